@@ -1,0 +1,77 @@
+"""Time lost waiting for CPU, memory and I/O (PSI): /proc/pressure."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from decodewatch.agent.sources.base import (
+    KERNEL,
+    Kernel,
+    Measurement,
+    PolledFile,
+    Reading,
+    all_unknown,
+    read_as,
+    unknown,
+)
+from decodewatch.agent.sources.text import after, whole_number
+
+
+def _row(resource: str, share: str, who: str) -> Measurement:
+    name = f"psi_{resource}_{share}_microseconds"
+    help = f"time in which {who} waited for {resource}"
+    return Measurement(name, "microseconds", "counter", help)
+
+
+_RESOURCES = ("cpu", "memory", "io")
+_SOME = {resource: _row(resource, "some", "some task") for resource in _RESOURCES}
+_FULL = {resource: _row(resource, "full", "every task that could run") for resource in _RESOURCES}
+
+
+def parse(content: bytes) -> tuple[int | None, int | None]:
+    """The totals of `some` and `full`, in microseconds; None where the line is missing.
+
+    The averages beside them are rounded and lag; an increase of the total says the same exactly.
+    """
+    return _total(content, b"some "), _total(content, b"full ")
+
+
+def _total(content: bytes, share: bytes) -> int | None:
+    rest = after(content, share)
+    if rest is None:
+        return None
+    value = whole_number(rest.rpartition(b" total=")[2])
+    return value if value is not None and value >= 0 else None
+
+
+class Pressure:
+    """Reads /proc/pressure/{cpu,memory,io}, each for itself."""
+
+    name = "pressure"
+    measurements: ClassVar[tuple[Measurement, ...]] = (*_SOME.values(), *_FULL.values())
+
+    def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:
+        folder = root / "proc/pressure"
+        self._files = [(name, PolledFile(folder / name, kernel)) for name in _RESOURCES]
+
+    def read(self) -> list[Reading]:
+        """All of `measurements`."""
+        readings: list[Reading] = []
+        for resource, file in self._files:
+            content = file.read()
+            some_row, full_row = _SOME[resource], _FULL[resource]
+            if isinstance(content, str):
+                readings += all_unknown((some_row, full_row), content)
+                continue
+            some, full = parse(content)
+            readings.append(read_as(some_row, some, "absent"))
+            if resource == "cpu":
+                # Of the whole system there is none: kernels since 5.13 print a 0 in its place.
+                readings.append(unknown(full_row, "unsupported"))
+            else:
+                readings.append(read_as(full_row, full, "absent"))
+        return readings
+
+    def close(self) -> None:
+        """Close the files."""
+        for _, file in self._files:
+            file.close()

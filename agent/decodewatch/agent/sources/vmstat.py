@@ -1,0 +1,74 @@
+"""Swapping, major faults and OOM kills of the device: /proc/vmstat."""
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from decodewatch.agent.sources.base import (
+    KERNEL,
+    Kernel,
+    Measurement,
+    PolledFile,
+    Reading,
+    all_unknown,
+    read_as,
+)
+from decodewatch.agent.sources.text import after, whole_number
+
+SWAP_IN = Measurement("swap_in_bytes", "bytes", "counter", "read back from swap")
+SWAP_OUT = Measurement("swap_out_bytes", "bytes", "counter", "written to swap")
+MAJOR_FAULTS = Measurement(
+    "major_faults", "count", "counter", "page faults that had to wait for storage"
+)
+OOM_KILLS = Measurement(
+    "oom_kills", "count", "counter", "processes killed for want of memory, in cgroups too"
+)
+
+_PAGES = ((b"pswpin ", SWAP_IN), (b"pswpout ", SWAP_OUT))
+_COUNTS = ((b"pgmajfault ", MAJOR_FAULTS), (b"oom_kill ", OOM_KILLS))
+
+
+def parse(content: bytes, page_bytes: int) -> list[Reading]:
+    """The readings of a /proc/vmstat of a kernel whose pages have `page_bytes` bytes.
+
+    A line that is missing (oom_kill before 4.13) is absent.
+    """
+    readings = []
+    for name, row in _PAGES:
+        pages = _counter(content, name)
+        readings.append(read_as(row, None if pages is None else pages * page_bytes, "absent"))
+    for name, row in _COUNTS:
+        readings.append(read_as(row, _counter(content, name), "absent"))
+    return readings
+
+
+def _counter(content: bytes, name: bytes) -> int | None:
+    rest = after(content, name)
+    value = None if rest is None else whole_number(rest)
+    return value if value is not None and value >= 0 else None
+
+
+class Vmstat:
+    """Reads /proc/vmstat."""
+
+    name = "vmstat"
+    measurements: ClassVar[tuple[Measurement, ...]] = (SWAP_IN, SWAP_OUT, MAJOR_FAULTS, OOM_KILLS)
+
+    def __init__(
+        self, root: Path, kernel: Kernel = KERNEL, *, page_bytes: int | None = None
+    ) -> None:
+        """`page_bytes` is the kernel's page size; that of this machine unless given."""
+        self._file = PolledFile(root / "proc/vmstat", kernel)
+        # Not 4096 everywhere: 16 KiB on a Raspberry Pi 5 and on newer phones.
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if page_bytes is None else page_bytes
+
+    def read(self) -> list[Reading]:
+        """All of `measurements`."""
+        content = self._file.read()
+        if isinstance(content, str):
+            return all_unknown(self.measurements, content)
+        return parse(content, self._page_bytes)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

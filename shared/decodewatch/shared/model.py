@@ -1,0 +1,382 @@
+"""The model spec: what the arithmetic of decoding needs, and that arithmetic.
+
+A decode step reads the weights once and the KV cache of every sequence in the batch once:
+
+    bytes a step = weights read + batch x KV bytes at that depth
+
+and the bytes over the ceiling (bytes a second) are the theory. All figures are exact integers of
+bytes. What is not known is None, and `why_unknown` says why; it is never guessed.
+
+    spec = ModelSpec.from_gguf("model.gguf", kv_type="q8_0", context_limit=4096)
+    spec = ModelSpec(
+        name="7B int4", weight_bytes_per_token=3_500_000_000, layers=32, kv_heads=8,
+        head_dim_k=128, head_dim_v=128, kv_types=("f16", "f16"),
+    )
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from decodewatch.shared.errors import DecodewatchError, shown
+
+ALLOCATIONS = ("at_once", "growing", "paged")
+# What the engine does when the context is full.
+OVERFLOWS = ("refuse", "truncate", "shift", "summarise")
+# Bytes of one value in the KV cache, with the scales of its block where the type has blocks.
+KV_TYPES: Mapping[str, float] = {
+    "f32": 4.0,
+    "f16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+
+MAX_BYTES = (1 << 53) - 1  # exact in every JSON reader
+MAX_LAYERS = 1024
+MAX_HEADS = 1 << 16
+MAX_TOKENS = 1 << 40
+MAX_TEXT = 128
+MAX_REASON = 256
+MAX_BATCH = 1 << 20
+
+_Check = Callable[[str, Any], Any]
+
+
+class ModelError(DecodewatchError):
+    """A model spec that cannot be: the text names the field, the value and what is accepted."""
+
+
+def _refuse(field: str, value: object, accepted: str) -> ModelError:
+    return ModelError(f"model {field}: {shown(value)}; accepted is {accepted}")
+
+
+def _whole(low: int, high: int) -> _Check:
+    def check(field: str, value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _refuse(field, value, f"a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _text(limit: int) -> _Check:
+    def check(field: str, value: Any) -> str:
+        fits = isinstance(value, str) and 0 < len(value) <= limit and "\0" not in value
+        if not fits or any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise _refuse(field, value, f"text of 1 to {limit} characters")
+        return str(value)
+
+    return check
+
+
+def _word(accepted: tuple[str, ...]) -> _Check:
+    def check(field: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in accepted:
+            raise _refuse(field, value, "one of " + ", ".join(accepted))
+        return value
+
+    return check
+
+
+def _truth(field: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise _refuse(field, value, "true or false")
+    return value
+
+
+def _pair(check: _Check) -> _Check:
+    """The same thing for K and for V."""
+
+    def pair(field: str, value: Any) -> tuple[Any, Any]:
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            raise _refuse(field, value, "a pair, for K and for V")
+        return check(field, value[0]), check(field, value[1])
+
+    return pair
+
+
+def _each_layer(check: _Check) -> _Check:
+    """One value for all layers, or a list with one for each."""
+
+    def each(field: str, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return check(field, value)
+        if not 0 < len(value) <= MAX_LAYERS:
+            raise _refuse(field, value, f"a list of 1 to {MAX_LAYERS}")
+        return tuple(check(field, item) for item in value)
+
+    return each
+
+
+def _value_bytes(field: str, value: Any) -> float:
+    # A NaN fails the comparison too.
+    if type(value) not in (int, float) or not 0 < value <= 16:
+        raise _refuse(field, value, "a number of bytes above 0, at most 16")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture of experts: of `total` in each layer, `used` run for a token.
+
+    `bytes` is the weight of all of them over all layers; experts that always run (shared ones)
+    are not among them.
+    """
+
+    total: int
+    used: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        _whole(1, MAX_HEADS)("experts.total", self.total)
+        _whole(1, self.total)("experts.used", self.used)
+        _whole(0, MAX_BYTES)("experts.bytes", self.bytes)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What one token reads of them."""
+        return self.bytes * self.used // self.total
+
+    def expected_bytes(self, batch: int) -> int:
+        """What one step reads for `batch` tokens that choose independently and evenly."""
+        if batch == 1:
+            return self.bytes_per_token
+        return round(self.bytes * (1 - (1 - self.used / self.total) ** batch))
+
+
+def _experts(field: str, value: Any) -> Experts:
+    if isinstance(value, Experts):
+        return value
+    if not isinstance(value, Mapping):
+        raise _refuse(field, value, "an object with total, used and bytes")
+    return Experts(
+        total=value.get("total"),  # type: ignore[arg-type]  # Experts checks all three
+        used=value.get("used"),  # type: ignore[arg-type]
+        bytes=value.get("bytes"),  # type: ignore[arg-type]
+    )
+
+
+_BYTES = _whole(0, MAX_BYTES)
+_CHECKS: Mapping[str, _Check] = {
+    "name": _text(MAX_TEXT),
+    "architecture": _text(MAX_TEXT),
+    "quantisation": _text(MAX_TEXT),
+    "weight_bytes_per_token": _whole(1, MAX_BYTES),
+    "weight_bytes_total": _whole(1, MAX_BYTES),
+    "file_bytes": _whole(1, MAX_BYTES),
+    "layers": _whole(1, MAX_LAYERS),
+    "kv_heads": _each_layer(_whole(0, MAX_HEADS)),
+    "head_dim_k": _whole(1, MAX_HEADS),
+    "head_dim_v": _whole(1, MAX_HEADS),
+    "kv_types": _pair(_text(16)),
+    "kv_bytes_per_value": _pair(_value_bytes),
+    "allocation": _word(ALLOCATIONS),
+    "overflow": _word(OVERFLOWS),
+    "context_limit": _whole(1, MAX_TOKENS),
+    "context_trained": _whole(1, MAX_TOKENS),
+    "sliding_window": _whole(1, MAX_TOKENS),
+    "sliding_layers": _each_layer(_truth),
+    "experts": _experts,
+    "tied_embeddings": _truth,
+    "weight_unknown": _text(MAX_REASON),
+    "kv_unknown": _text(MAX_REASON),
+    "header_hash": _text(64),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One model as one runtime runs it. Every field but the name may be None: not known.
+
+    Raises ModelError for a value out of its range or at odds with another.
+    """
+
+    name: str
+    architecture: str | None = None
+    quantisation: str | None = None  # a label ("Q4_K_M"); sizes are in the byte fields
+    # What one token at batch 1 reads: an input embedding that is only looked up (one row of a few
+    # KB) is left out, a tied one is read whole as the output matrix, experts count as used/total.
+    weight_bytes_per_token: int | None = None
+    weight_bytes_total: int | None = None
+    file_bytes: int | None = None  # all parts of a split model
+    layers: int | None = None
+    kv_heads: int | tuple[int, ...] | None = None  # one for all layers, or each layer's; 0: none
+    head_dim_k: int | None = None
+    head_dim_v: int | None = None
+    kv_types: tuple[str, str] | None = None  # K, V: names, of KV_TYPES or others
+    kv_bytes_per_value: tuple[float, float] | None = None  # from kv_types where KV_TYPES has them
+    allocation: str | None = None  # one of ALLOCATIONS
+    overflow: str | None = None  # one of OVERFLOWS
+    context_limit: int | None = None  # tokens that the runtime was set to, not the model's training
+    context_trained: int | None = None
+    sliding_window: int | None = None  # tokens; None: every layer attends to all of the context
+    sliding_layers: bool | tuple[bool, ...] | None = None  # which layers are held to the window
+    experts: Experts | None = None
+    tied_embeddings: bool | None = None
+    weight_unknown: str | None = None  # why weight_bytes_per_token is None
+    kv_unknown: str | None = None  # why the KV figures are None although fields are there
+    header_hash: str | None = None  # of the file's header and size: another file, another hash
+
+    def __post_init__(self) -> None:
+        for field, check in _CHECKS.items():
+            value = getattr(self, field)
+            if value is not None or field == "name":
+                object.__setattr__(self, field, check(field, value))
+        if self.kv_bytes_per_value is None and self.kv_types is not None:
+            object.__setattr__(self, "kv_bytes_per_value", _bytes_of(self.kv_types))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        for field in ("kv_heads", "sliding_layers"):
+            value = getattr(self, field)
+            if isinstance(value, tuple) and len(value) != self.layers:
+                raise _refuse(field, value, f"one for each of the {self.layers} layers")
+        if self.sliding_layers is not None and self.sliding_window is None:
+            raise _refuse("sliding_layers", self.sliding_layers, "None without a sliding_window")
+        read, total = self.weight_bytes_per_token, self.weight_bytes_total
+        if read is not None and total is not None and read > total:
+            raise _refuse("weight_bytes_per_token", read, f"at most weight_bytes_total, {total}")
+        if read is not None and self.experts is not None and self.experts.bytes_per_token > read:
+            raise _refuse(
+                "weight_bytes_per_token",
+                read,
+                f"at least what its experts read, {self.experts.bytes_per_token}",
+            )
+
+    @classmethod
+    def from_gguf(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        kv_type: str | tuple[str, str] | None = "f16",
+        context_limit: int | None = None,
+        allocation: str | None = None,
+        overflow: str | None = None,
+        name: str | None = None,
+    ) -> "ModelSpec":
+        """The spec of a GGUF file, from its header alone; the rest is how the runtime runs it.
+
+        `kv_type` is one of KV_TYPES, or a pair for K and V; None where it is not known. Any part of
+        a split model may be named. Raises GgufError for the file, ModelError for an argument.
+        """
+        # The agent and the servers get specs over the wire; only who reads a file pays for this.
+        from decodewatch.shared.gguf_spec import spec_fields
+
+        types = (kv_type, kv_type) if isinstance(kv_type, str) else kv_type
+        if types is not None:
+            for one in _pair(_text(16))("kv_type", types):
+                _word(tuple(KV_TYPES))("kv_type", one)
+        found = spec_fields(path)
+        if name is not None:
+            found["name"] = name
+        return cls(
+            **found,
+            kv_types=types,
+            context_limit=context_limit,
+            allocation=allocation,
+            overflow=overflow,
+        )
+
+    def weight_bytes(self, batch: int = 1) -> int | None:
+        """The weight bytes that one step reads for `batch` sequences.
+
+        More sequences choose more experts: with a batch above 1 this is what is expected of even
+        and independent choices. Raises ModelError for a batch below 1.
+        """
+        _whole(1, MAX_BATCH)("batch", batch)
+        if self.weight_bytes_per_token is None or self.experts is None:
+            return self.weight_bytes_per_token
+        always = self.weight_bytes_per_token - self.experts.bytes_per_token
+        return always + self.experts.expected_bytes(batch)
+
+    def kv_bytes_per_token(self) -> int | None:
+        """What one more token adds to the KV cache while it is shorter than any window."""
+        return self.kv_bytes(1)
+
+    def kv_bytes(self, depth: int) -> int | None:
+        """The KV bytes of one sequence of `depth` tokens: what it holds, and what a step reads.
+
+        A layer held to a sliding window counts as many tokens as the window at most. What an engine
+        allocates is another matter: see `allocation` and `context_limit`. Raises ModelError for a
+        depth below 0.
+        """
+        _whole(0, MAX_TOKENS)("depth", depth)
+        if self._kv_reason(depth) is not None:
+            return None
+        assert self.head_dim_k is not None and self.head_dim_v is not None
+        assert self.kv_bytes_per_value is not None
+        k_bytes, v_bytes = self.kv_bytes_per_value
+        head_bytes = self.head_dim_k * k_bytes + self.head_dim_v * v_bytes
+        heads = _for_each(self.kv_heads, self.layers)
+        held = _for_each(self.sliding_layers or False, self.layers)
+        within = min(depth, self.sliding_window or depth)
+        tokens: int = sum(
+            count * (within if windowed else depth)
+            for count, windowed in zip(heads, held, strict=True)
+        )
+        return round(head_bytes * tokens)
+
+    def bytes_per_step(self, depth: int, batch: int = 1) -> int | None:
+        """What one decode step reads for `batch` sequences, each of `depth` tokens."""
+        weights, kv = self.weight_bytes(batch), self.kv_bytes(depth)
+        if weights is None or kv is None:
+            return None
+        return weights + batch * kv
+
+    def why_unknown(self, depth: int = 1) -> str | None:
+        """Why `bytes_per_step(depth)` is None; None where it is not."""
+        if self.weight_bytes_per_token is None:
+            return self.weight_unknown or "weight_bytes_per_token is not given"
+        return self._kv_reason(depth)
+
+    def _kv_reason(self, depth: int) -> str | None:
+        if self.kv_unknown is not None:
+            return self.kv_unknown
+        for field in ("layers", "kv_heads", "head_dim_k", "head_dim_v", "kv_bytes_per_value"):
+            if getattr(self, field) is None:
+                return f"{field} is not given"
+        window = self.sliding_window
+        if window is not None and self.sliding_layers is None and depth > window:
+            return f"which layers the sliding window of {window} tokens holds is not known"
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as a JSON object, fields that are None left out."""
+        out: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Experts):
+                value = {"total": value.total, "used": value.used, "bytes": value.bytes}
+            elif isinstance(value, tuple):
+                value = list(value)
+            if value is not None:
+                out[field.name] = value
+        return out
+
+    @classmethod
+    def from_json(cls, value: object) -> "ModelSpec":
+        """The spec that `to_json` wrote. Fields that this version does not know are ignored.
+
+        Raises ModelError for a field that is missing, mistyped or out of range.
+        """
+        if not isinstance(value, Mapping):
+            raise _refuse("spec", value, "an object")
+        return cls(**{"name": None, **{key: value[key] for key in _CHECKS if key in value}})
+
+
+def _bytes_of(types: tuple[str, str]) -> tuple[float, float] | None:
+    if types[0] not in KV_TYPES or types[1] not in KV_TYPES:
+        return None
+    return KV_TYPES[types[0]], KV_TYPES[types[1]]
+
+
+def _for_each(value: Any, layers: int | None) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,) * (layers or 0)

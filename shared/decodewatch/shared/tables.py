@@ -1,0 +1,220 @@
+"""The SQL tables, for servers only: the collector writes them, the dashboard reads them.
+
+Portable by rule: every type here exists on SQLite and PostgreSQL, every key starts with the
+device, nothing is numbered by a sequence, and nothing refers across devices. Columns that end in
+`_at` are wall time in microseconds since 1970 (UTC); `t` is the device's boot clock in
+microseconds; `_us` are durations. NULL always means "not known".
+
+`at` of a record is `t` plus its boot's offset. A boot whose wall clock was never synchronised is
+placed by receipt and moved when something better is learned; see `boot`.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+)
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"}
+)
+
+_Id = String(64)
+
+
+def _device() -> Column[str]:
+    return Column("device", _Id, primary_key=True)
+
+
+# What is known of each device now: one row, so that a page need not look at history.
+device_state = Table(
+    "device_state",
+    metadata,
+    _device(),
+    Column("online", Boolean, nullable=False),
+    Column("connection", BigInteger, nullable=False),  # of two status messages the higher is newer
+    Column("status_at", BigInteger),  # receipt of the newest status
+    Column("agent_version", _Id),
+    Column("boot", _Id),
+    Column("clock_synchronised", Boolean),
+    Column("first_received_at", BigInteger, nullable=False),
+    Column("last_received_at", BigInteger, nullable=False),  # receipt of anything
+    Column("sample_at", BigInteger),  # of the newest system sample, like the columns below
+    Column("hottest_label", String(128)),
+    Column("hottest_celsius", Float),
+    Column("memory_total_bytes", BigInteger),
+    Column("memory_available_bytes", BigInteger),
+    Column("swap_used_bytes", BigInteger),
+    Column("turn_at", BigInteger),  # end of the newest turn, like the columns below
+    Column("turn_id", _Id),
+    Column("turn_ending", String(16)),
+    Column("turn_ttft_us", BigInteger),
+    Column("turn_tpot_us", Float),
+    Column("runtime", _Id),
+    Column("runtime_memory_bytes", BigInteger),  # RssAnon + VmSwap after it
+)
+
+# One boot of a device, and how its boot clock maps to wall time.
+boot = Table(
+    "boot",
+    metadata,
+    _device(),
+    Column("boot", _Id, primary_key=True),
+    Column("offset_us", BigInteger, nullable=False),  # wall = t + offset
+    Column("placed", String(16), nullable=False),  # "clock" (synchronised) or "receipt"
+    Column("first_received_at", BigInteger, nullable=False),
+)
+
+# The delivery ledger: every batch of a stream up to `watermark` arrived, and those in `ranges`
+# above it ([[first, last], ...]). What lies between and is not evicted is missing.
+stream = Table(
+    "stream",
+    metadata,
+    _device(),
+    Column("stream", _Id, primary_key=True),
+    Column("previous", _Id),
+    Column("boot", _Id, nullable=False),
+    Column("watermark", BigInteger, nullable=False),
+    Column("ranges", JSON, nullable=False),
+    Column("highest", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),  # batches stored
+    Column("duplicate", BigInteger, nullable=False),  # batches received again and dropped
+    Column("evicted", JSON, nullable=False),  # ranges that the device gave up, as it said
+    Column("records", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),  # records that were not valid
+    Column("first_received_at", BigInteger, nullable=False),
+    Column("last_received_at", BigInteger, nullable=False),
+)
+
+runtime = Table(
+    "runtime",
+    metadata,
+    _device(),
+    Column("runtime", _Id, primary_key=True),
+    Column("boot", _Id, nullable=False),
+    Column("t", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("name", _Id, nullable=False),
+    Column("engine", _Id, nullable=False),
+    Column("engine_version", _Id),
+    Column("model", JSON),
+    Column("settings", JSON),
+)
+
+turn = Table(
+    "turn",
+    metadata,
+    _device(),
+    Column("turn", _Id, primary_key=True),
+    Column("runtime", _Id, nullable=False),
+    Column("session", _Id),
+    Column("number", Integer),
+    Column("boot", _Id, nullable=False),
+    Column("t", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),  # its beginning
+    Column("duration_us", BigInteger, nullable=False),
+    Column("ttft_us", BigInteger),
+    Column("decode_us", BigInteger),
+    Column("tpot_us", Float),
+    Column("prompt_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("first_tokens", BigInteger, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("shared_tokens", BigInteger, nullable=False),
+    Column("token_source", String(16), nullable=False),
+    Column("ending", String(16), nullable=False),
+    Column("error", String(128)),
+    Column("suspended_us", BigInteger, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("memory_start_bytes", BigInteger),
+    Column("memory_peak_bytes", BigInteger),
+    Column("memory_end_bytes", BigInteger),
+    Column("itl", JSON, nullable=False),  # [[depth octave or null, sketch], ...]
+    Index(None, "device", "at"),
+)
+
+# The floor of memory after a turn; apart from `turn` because it is known only later.
+floor = Table(
+    "floor",
+    metadata,
+    _device(),
+    Column("turn", _Id, primary_key=True),
+    Column("runtime", _Id, nullable=False),
+    Column("boot", _Id, nullable=False),
+    Column("t", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("readings", Integer, nullable=False),
+    Column("settled", Boolean, nullable=False),
+)
+
+window = Table(
+    "window",
+    metadata,
+    _device(),
+    Column("runtime", _Id, primary_key=True),
+    Column("t", BigInteger, primary_key=True),
+    Column("boot", _Id, nullable=False),
+    Column("at", BigInteger, nullable=False),  # its end
+    Column("duration_us", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("strata", JSON, nullable=False),  # [[depth octave, concurrency, throttle, sketch], ...]
+    Index(None, "device", "at"),
+)
+
+sample = Table(
+    "sample",
+    metadata,
+    _device(),
+    Column("runtime", _Id, primary_key=True),  # "" for the system
+    Column("boot", _Id, primary_key=True),
+    Column("t", BigInteger, primary_key=True),
+    Column("at", BigInteger, nullable=False),  # its end
+    Column("duration_us", BigInteger, nullable=False),
+    Column("values", JSON, nullable=False),  # {measurement: [mean, min, max] or increase}
+    Column("unknown", JSON),  # {measurement: reason}
+    Index(None, "device", "at"),
+)
+
+event = Table(
+    "event",
+    metadata,
+    _device(),
+    Column("event_id", _Id, primary_key=True),
+    Column("boot", _Id, nullable=False),
+    Column("t", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("event", _Id, nullable=False),
+    Column("runtime", _Id),
+    Column("turn", _Id),
+    Column("data", JSON, nullable=False),
+    Index(None, "device", "at"),
+)
+
+# What arrived and could not be stored: the newest ones only, see the collector's settings.
+dead_letter = Table(
+    "dead_letter",
+    metadata,
+    Column("device", String(128), primary_key=True),  # as the topic says; "" where it says nothing
+    Column("letter", _Id, primary_key=True),
+    Column("received_at", BigInteger, nullable=False),
+    Column("topic", String(256), nullable=False),
+    Column("reason", String(512), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),  # its first bytes
+    Index(None, "received_at"),
+)
+
+# Tables whose rows are placed in time by their boot and move when its offset is learned better.
+PLACED = (runtime, turn, floor, window, sample, event)

@@ -1,0 +1,1 @@
+"""What several tests need: real brokers, free ports, waiting with a deadline."""
