@@ -138,7 +138,7 @@ def test_every_truncation_of_a_small_file_is_refused_with_its_size(tmp_path: Pat
 
 def test_a_truncation_says_at_which_byte_and_what_is_missing(tmp_path: Path) -> None:
     message = refused(write(tmp_path, SMALL[:30]))
-    assert "from byte 24 on" in message
+    assert "from byte 16 on" in message
     assert "ends at byte 30" in message
     message = refused(write(tmp_path, SMALL[:-1]))
     assert f"the file is {len(SMALL) - 1} bytes, its tensors need {len(SMALL)}" in message
@@ -253,14 +253,14 @@ def test_a_key_twice_and_overlapping_tensors_are_refused(tmp_path: Path) -> None
 # Split models
 
 
-def split(folder: Path, count: int = 2, **changed: Any) -> list[Path]:
+def split(folder: Path, count: int = 2, changed: dict[str, Any] | None = None) -> list[Path]:
     metadata, tensors = model()
     share = -(-len(tensors) // count)
     paths = []
     for number in range(count):
         keys = dict(metadata) if number == 0 else {}
         keys |= {"split.no": number, "split.count": count, "split.tensors.count": len(tensors)}
-        keys |= changed
+        keys |= changed or {}
         data = gguf(keys, tensors[number * share : (number + 1) * share])
         paths.append(write(folder, data, f"tiny-{number + 1:05}-of-{count:05}.gguf"))
     return paths
@@ -298,8 +298,8 @@ def test_a_split_model_that_is_not_whole_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_split_model_with_the_wrong_tensors_is_refused(tmp_path: Path) -> None:
-    assert "accepted is 99" in refused(split(tmp_path, **{"split.tensors.count": 99})[0])
-    assert "a whole number" in refused(split(tmp_path, **{"split.count": "two"})[0])
+    assert "accepted is 99" in refused(split(tmp_path, changed={"split.tensors.count": 99})[0])
+    assert "a whole number" in refused(split(tmp_path, changed={"split.count": "two"})[0])
     first, second = split(tmp_path)
     keys = {"split.no": 1, "split.count": 2}
     second.write_bytes(gguf(keys, [Tensor("token_embd.weight", (4,))]))

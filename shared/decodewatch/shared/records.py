@@ -122,6 +122,15 @@ def _measurements(value: Any) -> "dict[str, Measured]":
     return {_name(name): _measured(item) for name, item in value.items()}
 
 
+def _reasons(value: Any) -> dict[str, str]:
+    """Why measurements are unknown."""
+    if not isinstance(value, dict) or len(value) > MAX_MEASUREMENTS:
+        raise RecordError(
+            f"{shown(value)}; accepted is an object of at most {MAX_MEASUREMENTS} reasons"
+        )
+    return {_name(name): _id(reason) for name, reason in value.items()}
+
+
 _name = text(128)
 _time = integer(0, MAX_TIME_US)
 _id = text(64)
@@ -345,14 +354,14 @@ class Sample:
         Field("t", _time),
         Field("duration_us", integer(1, MAX_TIME_US)),
         Field("values", _measurements),
-        Field("unknown", scalars, required=False),
+        Field("unknown", _reasons, required=False),
     )
 
     runtime: str | None
     t: int
     duration_us: int
     values: Mapping[str, Measured]
-    unknown: Mapping[str, Scalar] | None = None
+    unknown: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +375,7 @@ class Event:
         Field("event", text(64)),
         Field("runtime", optional(_id), required=False),
         Field("turn", optional(_id), required=False),
-        Field("data", scalars, required=False),
+        Field("data", scalars),
     )
 
     id: str
@@ -413,10 +422,7 @@ def read(kind: type[_R], value: Mapping[str, Any]) -> _R:
         if item.name not in value:
             if item.required:
                 raise RecordError(f"{kind.KIND}.{item.name}: missing")
-            if item.check is scalars:
-                checked[item.name] = {}
-            else:
-                checked[item.name] = None
+            checked[item.name] = None
             continue
         try:
             checked[item.name] = item.check(value[item.name])

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Column,
     Float,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -28,6 +27,7 @@ metadata = MetaData(
 )
 
 _Id = String(64)
+_Json = JSON(none_as_null=True)
 
 
 def _device() -> Column[str]:
@@ -40,7 +40,9 @@ device_state = Table(
     metadata,
     _device(),
     Column("online", Boolean, nullable=False),
-    Column("connection", BigInteger, nullable=False),  # of two status messages the higher is newer
+    # Of two status messages the one with the higher number is newer; -1 before the first one, when
+    # `online` says nothing and `status_at` is NULL.
+    Column("connection", BigInteger, nullable=False),
     Column("status_at", BigInteger),  # receipt of the newest status
     Column("agent_version", _Id),
     Column("boot", _Id),
@@ -70,11 +72,13 @@ boot = Table(
     Column("boot", _Id, primary_key=True),
     Column("offset_us", BigInteger, nullable=False),  # wall = t + offset
     Column("placed", String(16), nullable=False),  # "clock" (synchronised) or "receipt"
+    Column("clock_t", BigInteger),  # boot clock of the synchronised reading behind the offset
     Column("first_received_at", BigInteger, nullable=False),
 )
 
-# The delivery ledger: every batch of a stream up to `watermark` arrived, and those in `ranges`
-# above it ([[first, last], ...]). What lies between and is not evicted is missing.
+# The delivery ledger. Every number of a stream up to `watermark`, and in `ranges` above it
+# ([[first, last], ...]), is settled: it arrived, or the device said that it evicted it (`evicted`, the
+# newest ranges only). `missing` and `evicted_count` are whole counts: read them, do not derive them.
 stream = Table(
     "stream",
     metadata,
@@ -83,11 +87,14 @@ stream = Table(
     Column("previous", _Id),
     Column("boot", _Id, nullable=False),
     Column("watermark", BigInteger, nullable=False),
-    Column("ranges", JSON, nullable=False),
+    Column("ranges", _Json, nullable=False),
     Column("highest", BigInteger, nullable=False),
     Column("received", BigInteger, nullable=False),  # batches stored
     Column("duplicate", BigInteger, nullable=False),  # batches received again and dropped
-    Column("evicted", JSON, nullable=False),  # ranges that the device gave up, as it said
+    Column("late", BigInteger, nullable=False),  # batches stored after a higher number was
+    Column("missing", BigInteger, nullable=False),  # numbers below `highest` that never arrived
+    Column("evicted_count", BigInteger, nullable=False),  # batches that the device gave up
+    Column("evicted", _Json, nullable=False),
     Column("records", BigInteger, nullable=False),
     Column("refused", BigInteger, nullable=False),  # records that were not valid
     Column("first_received_at", BigInteger, nullable=False),
@@ -106,8 +113,8 @@ runtime = Table(
     Column("name", _Id, nullable=False),
     Column("engine", _Id, nullable=False),
     Column("engine_version", _Id),
-    Column("model", JSON),
-    Column("settings", JSON),
+    Column("model", _Json),
+    Column("settings", _Json),
 )
 
 turn = Table(
@@ -117,7 +124,7 @@ turn = Table(
     Column("turn", _Id, primary_key=True),
     Column("runtime", _Id, nullable=False),
     Column("session", _Id),
-    Column("number", Integer),
+    Column("number", BigInteger),
     Column("boot", _Id, nullable=False),
     Column("t", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),  # its beginning
@@ -135,11 +142,11 @@ turn = Table(
     Column("ending", String(16), nullable=False),
     Column("error", String(128)),
     Column("suspended_us", BigInteger, nullable=False),
-    Column("concurrency", Integer, nullable=False),
+    Column("concurrency", BigInteger, nullable=False),
     Column("memory_start_bytes", BigInteger),
     Column("memory_peak_bytes", BigInteger),
     Column("memory_end_bytes", BigInteger),
-    Column("itl", JSON, nullable=False),  # [[depth octave or null, sketch], ...]
+    Column("itl", _Json, nullable=False),  # [[depth octave or null, sketch], ...]
     Index(None, "device", "at"),
 )
 
@@ -154,7 +161,7 @@ floor = Table(
     Column("t", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
-    Column("readings", Integer, nullable=False),
+    Column("readings", BigInteger, nullable=False),
     Column("settled", Boolean, nullable=False),
 )
 
@@ -169,7 +176,7 @@ window = Table(
     Column("duration_us", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("steps", BigInteger, nullable=False),
-    Column("strata", JSON, nullable=False),  # [[depth octave, concurrency, throttle, sketch], ...]
+    Column("strata", _Json, nullable=False),  # [[depth octave, concurrency, throttle, sketch], ...]
     Index(None, "device", "at"),
 )
 
@@ -182,8 +189,8 @@ sample = Table(
     Column("t", BigInteger, primary_key=True),
     Column("at", BigInteger, nullable=False),  # its end
     Column("duration_us", BigInteger, nullable=False),
-    Column("values", JSON, nullable=False),  # {measurement: [mean, min, max] or increase}
-    Column("unknown", JSON),  # {measurement: reason}
+    Column("values", _Json, nullable=False),  # {measurement: [mean, min, max] or increase}
+    Column("unknown", _Json),  # {measurement: reason}
     Index(None, "device", "at"),
 )
 
@@ -198,7 +205,7 @@ event = Table(
     Column("event", _Id, nullable=False),
     Column("runtime", _Id),
     Column("turn", _Id),
-    Column("data", JSON, nullable=False),
+    Column("data", _Json, nullable=False),
     Index(None, "device", "at"),
 )
 

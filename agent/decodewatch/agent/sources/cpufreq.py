@@ -1,7 +1,8 @@
 """CPU clocks: /sys/devices/system/cpu/cpufreq/policy*.
 
 A policy is a group of CPUs that share a clock; its number is that of its first CPU. What is read is
-the clock that was asked for: a Jetson's hardware may divide it further and not say so here.
+the clock that was asked for: a Jetson's hardware may divide it further and not say so here. Files
+hold one number in kHz (the kernel's Documentation/admin-guide/pm/cpufreq.rst).
 """
 
 from pathlib import Path

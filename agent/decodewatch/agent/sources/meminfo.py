@@ -1,4 +1,7 @@
-"""The memory of the device: /proc/meminfo."""
+"""The memory of the device: /proc/meminfo.
+
+Lines such as `MemFree:          412356 kB`, where kB are 1024 bytes (proc_meminfo(5)).
+"""
 
 from pathlib import Path
 from typing import ClassVar

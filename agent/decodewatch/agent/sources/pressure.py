@@ -1,4 +1,8 @@
-"""Time lost waiting for CPU, memory and I/O (PSI): /proc/pressure."""
+"""Time lost waiting for CPU, memory and I/O (PSI): /proc/pressure.
+
+Lines such as `some avg10=0.42 avg60=0.11 avg300=0.02 total=1893321`, the total in microseconds from
+boot (the kernel's Documentation/accounting/psi.rst).
+"""
 
 from pathlib import Path
 from typing import ClassVar

@@ -2,7 +2,11 @@
 
 A zone is known by its type, because its number changes from boot to boot and when a driver is
 loaded again. Two zones of one type are told apart by `#2`, `#3`, in the order of their numbers when
-they were first seen, and keep these labels.
+they were first seen, and keep these labels. Which zones may be the device's hottest sensor,
+`decodewatch.shared.sensors` says (`is_junction`).
+
+A zone is a folder with `type`, `temp` (42593 is 42.593 C for nearly all drivers) and often `mode`
+(the kernel's Documentation/driver-api/thermal/sysfs-api.rst).
 """
 
 from collections.abc import Sequence
@@ -34,31 +38,11 @@ _TYPE_LIMIT: Final = 64  # bytes read of a zone's type; kernels allow 19
 PLAUSIBLE_ABOVE_C: Final = -40.0
 PLAUSIBLE_BELOW_C: Final = 150.0
 
-# Not the silicon that computes: constants (PMIC), limits (charger), boards, batteries, the skin,
-# radios, storage, and the weighted mean that drives the fan.
-_NOT_JUNCTION: Final = (
-    "pmic", "charger", "max170", "board", "tdiode", "battery", "skin", "quiet", "usb", "wifi",
-    "wlan", "ath10k", "ath11k", "mt76", "modem", "mmw", "nvme", "fan-est",
-)  # fmt: skip
-_NOT_JUNCTION_STARTS: Final = ("pch", "pm6", "pm7", "pm8", "pmk", "pmr", "pa-", "pa_", "xo-", "xo_")
-
 # Zones of phones whose "temperature" is a voltage, a current or a charge.
 _NOT_TEMPERATURE: Final = ("vbat", "ibat", "bcl")
 _NOT_TEMPERATURE_EXACTLY: Final = frozenset({"soc", "socd"})  # state of charge; soc0-thermal is not
 
 _DECI_TYPES: Final = ("tsens_tz_sensor",)  # of Qualcomm's old kernels: 402 is 40.2 C
-
-
-def is_junction(label: str) -> bool:
-    """Whether the zone may be the hottest sensor of the device.
-
-    False for constants, limits and sensors beside the chip, which say nothing about throttling: a
-    PMIC that reports 100 C forever, a charger's limit, the board, the battery, the skin, a radio.
-    """
-    lower = label.lower()
-    return not (
-        lower.startswith(_NOT_JUNCTION_STARTS) or any(part in lower for part in _NOT_JUNCTION)
-    )
 
 
 def measures_temperature(zone_type: str) -> bool:

@@ -1,4 +1,7 @@
-"""Swapping, major faults and OOM kills of the device: /proc/vmstat."""
+"""Swapping, major faults and OOM kills of the device: /proc/vmstat.
+
+Lines such as `pswpin 1476`, counted from boot; swapping is counted in pages (proc_vmstat(5)).
+"""
 
 import os
 from pathlib import Path

@@ -1,0 +1,188 @@
+"""One registered runtime: its process, its open turns, its windows, samples and floors."""
+
+from dataclasses import replace
+from typing import Final, Protocol
+
+from decodewatch.agent.floors import FloorWatch
+from decodewatch.agent.messages import Begin, Progress, Refusal
+from decodewatch.agent.oom import KillCounter
+from decodewatch.agent.process import ProcessReader
+from decodewatch.agent.sampler import Series
+from decodewatch.agent.turns import OpenTurn
+from decodewatch.agent.windows import WindowBuilder
+from decodewatch.shared.records import Record, Runtime, Turn
+
+MAX_OPEN_TURNS: Final = 256
+FRESH_US: Final = 2_000_000
+"""A message about a moment further back than this was delayed: what memory shows now says nothing
+about that moment."""
+
+
+class Emit(Protocol):
+    """Where records go."""
+
+    def __call__(self, record: Record, *, urgent: bool = False) -> None: ...
+
+
+class LiveRuntime:
+    """What the agent follows of one process. It has no connection of its own."""
+
+    def __init__(
+        self, record: Runtime, reader: ProcessReader | None, emit: Emit, silence_us: int, now_us: int
+    ) -> None:
+        """`reader` is None where the process has no pid in the agent's namespace."""
+        self.record = record
+        self.turns: dict[str, OpenTurn] = {}
+        self.kills = KillCounter()
+        self.said_bye = False
+        self.last_sign_us = now_us
+        self.limit_bytes: int | None = None
+        self._reader = reader
+        self._emit = emit
+        self._silence_us = silence_us
+        self._floor: FloorWatch | None = None
+        self._window = WindowBuilder(record.id, now_us)
+        self._series = Series(now_us)
+        self._see_kills(now_us)
+
+    @property
+    def id(self) -> str:
+        """The runtime's id."""
+        return self.record.id
+
+    def describe(self, record: Runtime) -> None:
+        """The application describes itself, perhaps otherwise than before."""
+        if replace(record, t=self.record.t) != self.record:
+            self.record = record
+            self._emit(record)
+
+    def alive(self) -> bool | None:
+        """Whether the process runs; None where the agent cannot see it."""
+        return None if self._reader is None else self._reader.alive()
+
+    def active(self, now_us: int) -> list[OpenTurn]:
+        """The open turns that gave a sign of life lately."""
+        return [t for t in self.turns.values() if now_us - t.last_sign_us < self._silence_us]
+
+    def busy(self, now_us: int) -> bool:
+        """Whether it decodes, or ended a turn whose floor is being read."""
+        return bool(self._floor is not None or self.active(now_us))
+
+    def begin(self, message: Begin, session: str | None, now_us: int) -> None:
+        """A turn begins, or is reported again on a new connection. Raises Refusal."""
+        self.last_sign_us = now_us
+        known = self.turns.get(message.turn)
+        if known is not None:
+            known.begin_again(message, now_us)
+            return
+        if len(self.turns) >= MAX_OPEN_TURNS:
+            raise Refusal(
+                f"begin.turn: {MAX_OPEN_TURNS} turns of this runtime are open; accepted are no more",
+                message.turn,
+            )
+        memory = self._memory() if now_us - message.t <= FRESH_US else None
+        if self._floor is not None and self._floor.empty:
+            self._floor.add(memory, now_us)
+        self._close_floor(message.t)
+        turn = self.turns[message.turn] = OpenTurn(message, session, now_us)
+        turn.memory_start = memory
+        turn.see_memory(memory)
+        active = self.active(now_us)
+        for one in active:
+            one.concurrency = max(one.concurrency, len(active))
+
+    def progress(self, message: Progress, now_us: int) -> None:
+        """Steps of an open turn. Raises Refusal where it is not open."""
+        self.last_sign_us = now_us
+        turn = self.turns.get(message.turn)
+        if turn is None:
+            raise Refusal("progress.turn: not open; accepted is one that began", message.turn)
+        steps = turn.progress(message, now_us)
+        if not steps:
+            return
+        if self._window.full:
+            self._close_window(now_us)
+        self._window.add(steps, message.depth, len(self.active(now_us)), "unknown")
+
+    def end_turn(self, turn: Turn, now_us: int) -> Turn:
+        """A turn ended; its record completed by what the agent saw of the runtime's memory."""
+        self.last_sign_us = now_us
+        opened = self.turns.pop(turn.id, None)
+        ended = turn.t + turn.duration_us
+        fresh = now_us - ended <= FRESH_US
+        memory = self._memory() if fresh else None
+        end = memory if turn.memory_end_bytes is None else turn.memory_end_bytes
+        start = turn.memory_start_bytes
+        peaks = [turn.memory_peak_bytes, end]
+        concurrency = turn.concurrency
+        if opened is not None:
+            start = opened.memory_start if start is None else start
+            peaks.append(opened.memory_peak)
+            concurrency = max(concurrency, opened.concurrency)
+        self._close_floor(turn.t)
+        if not self.active(now_us):
+            self._floor = FloorWatch(turn.id, self.id, ended, now_us)
+            # Where the agent cannot look, the application's own word is the one reading.
+            self._floor.add(end if memory is None and fresh else memory, now_us)
+        return replace(
+            turn,
+            concurrency=concurrency,
+            memory_start_bytes=start,
+            memory_peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+            memory_end_bytes=end,
+        )
+
+    def tick(self, now_us: int) -> None:
+        """Read the process once."""
+        if self._reader is not None:
+            memory, cpu, cgroup = self._reader.memory(), self._reader.cpu(), self._reader.cgroup()
+            self._series.add((*memory, cpu, *cgroup))
+            self.kills.see(_whole(cgroup.oom_kills.value), now_us)
+            self.limit_bytes = _whole(cgroup.limit.value)
+            for turn in self.turns.values():
+                turn.see_memory(memory.anon_and_swap)
+            if self._floor is not None:
+                self._floor.add(memory.anon_and_swap, now_us)
+        if self._floor is not None and self._floor.due(now_us):
+            self._close_floor(now_us)
+
+    def close_interval(self, now_us: int) -> None:
+        """Hand over the window and the sample of the interval that ends now."""
+        self._close_window(now_us)
+        sample = self._series.close(now_us, self.id)
+        if sample is not None:
+            self._emit(sample)
+
+    def end(self, now_us: int) -> None:
+        """The runtime is gone: hand over what there is and close its files."""
+        self._see_kills(now_us)
+        self._close_floor(now_us)
+        self.close_interval(now_us)
+        if self._reader is not None:
+            self._reader.close()
+
+    def _memory(self) -> int | None:
+        return None if self._reader is None else self._reader.memory().anon_and_swap
+
+    def _see_kills(self, now_us: int) -> None:
+        if self._reader is not None:
+            cgroup = self._reader.cgroup()
+            self.kills.see(_whole(cgroup.oom_kills.value), now_us)
+            if cgroup.limit.value is not None:
+                self.limit_bytes = _whole(cgroup.limit.value)
+
+    def _close_floor(self, start_us: int) -> None:
+        """Hand over the floor, unless a turn that started then spoilt it."""
+        watch, self._floor = self._floor, None
+        floor = None if watch is None or watch.spoilt_by(start_us) else watch.floor()
+        if floor is not None:
+            self._emit(floor)
+
+    def _close_window(self, now_us: int) -> None:
+        window = self._window.close(now_us)
+        if window is not None:
+            self._emit(window)
+
+
+def _whole(value: int | float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,236 @@
+"""The messages of an application to the agent, and their strict reading (`docs/inbox.md`). Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from decodewatch.shared import records
+from decodewatch.shared.errors import DecodewatchError, RecordError, shown
+from decodewatch.shared.model import ModelSpec
+from decodewatch.shared.records import Check, Field, Scalar, integer, optional, text
+
+VERSION = 1
+MAX_LINE = 64 * 1024
+"""Bytes of one line, its newline included."""
+MAX_STEP_TOKENS = 1 << 20
+MAX_AHEAD_US = 10_000_000
+"""A time further ahead of the agent's clock than this is of another clock."""
+
+_id = text(64)
+_tokens = integer(0, 1 << 40)
+
+
+class Refusal(DecodewatchError):
+    """A message is not valid and never will be; `turn` is the turn that it concerns, if any."""
+
+    def __init__(self, reason: str, turn: str | None = None) -> None:
+        super().__init__(reason)
+        self.turn = turn
+
+
+def _model(value: Any) -> ModelSpec:
+    try:
+        return ModelSpec.from_json(value)
+    except DecodewatchError as error:
+        raise RecordError(str(error)) from None
+
+
+def _version(value: Any) -> int:
+    if type(value) is not int or value != VERSION:
+        raise RecordError(f"{shown(value)}; accepted is {VERSION}")
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RecordError(f"{shown(value)}; accepted is an object")
+    return value
+
+
+def _steps(value: Any) -> "tuple[tuple[int | None, int], ...]":
+    """[[gap_us or null, tokens], ...]."""
+    if not isinstance(value, list):
+        raise RecordError(f"{shown(value)}; accepted is a list of [gap_us, tokens]")
+    found = []
+    for place, item in enumerate(value):
+        if not isinstance(item, list) or len(item) != 2:
+            raise RecordError(f"[{place}]: {shown(item)}; accepted is [gap_us, tokens]")
+        gap, tokens = item
+        if gap is not None and not (type(gap) is int and 0 <= gap <= records.MAX_TIME_US):
+            raise RecordError(f"[{place}]: gap {shown(gap)}; accepted are microseconds or null")
+        if type(tokens) is not int or not 0 <= tokens <= MAX_STEP_TOKENS:
+            raise RecordError(
+                f"[{place}]: tokens {shown(tokens)}; accepted is a whole number to {MAX_STEP_TOKENS}"
+            )
+        found.append((gap, tokens))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """An application names itself. `pid` counts only where the socket's credentials show none."""
+
+    TYPE: ClassVar[str] = "hello"
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("v", _version),
+        Field("name", _id),
+        Field("engine", _id),
+        Field("engine_version", optional(_id), required=False),
+        Field("model", optional(_model), required=False),
+        Field("settings", optional(records.scalars), required=False),
+        Field("pid", optional(integer(1, 1 << 31)), required=False),
+    )
+
+    v: int
+    name: str
+    engine: str
+    engine_version: str | None
+    model: ModelSpec | None
+    settings: Mapping[str, Scalar] | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A request was accepted."""
+
+    TYPE: ClassVar[str] = "begin"
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("turn", _id),
+        Field("t", integer(0, records.MAX_TIME_US)),
+        Field("session", optional(text(256)), required=False),
+        Field("number", optional(integer(0, 1 << 31)), required=False),
+        Field("prompt_tokens", optional(_tokens), required=False),
+        Field("cached_tokens", optional(_tokens), required=False),
+    )
+
+    turn: str
+    t: int
+    session: str | None
+    number: int | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The steps of an open turn since the last progress."""
+
+    TYPE: ClassVar[str] = "progress"
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("turn", _id),
+        Field("t", integer(0, records.MAX_TIME_US)),
+        Field("first", integer(0, 1 << 40)),
+        Field("steps", _steps),
+        Field("ttft_us", optional(integer(0, records.MAX_TIME_US)), required=False),
+        Field("depth", optional(_tokens), required=False),
+        Field("memory_bytes", optional(integer()), required=False),
+    )
+
+    turn: str
+    t: int
+    first: int
+    steps: tuple[tuple[int | None, int], ...]
+    ttft_us: int | None
+    depth: int | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A turn ended. `record` is read by `turn_record`, once the runtime is known."""
+
+    TYPE: ClassVar[str] = "turn"
+    FIELDS: ClassVar[tuple[Field, ...]] = (Field("record", _object),)
+
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The process is about to exit in good order."""
+
+    TYPE: ClassVar[str] = "bye"
+    FIELDS: ClassVar[tuple[Field, ...]] = (Field("reason", optional(text(256)), required=False),)
+
+    reason: str | None
+
+
+Message = Hello | Begin | Progress | Ended | Bye
+TYPES: Mapping[str, type[Message]] = {
+    kind.TYPE: kind for kind in (Hello, Begin, Progress, Ended, Bye)
+}
+
+
+def parse(line: bytes, now_us: int) -> Message:
+    """The message of one line. `now_us` is the boot clock. Raises Refusal naming what is wrong."""
+    try:
+        value = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"not JSON in UTF-8: {error}") from None
+    if not isinstance(value, dict):
+        raise Refusal(f"{shown(value)}; accepted is a JSON object")
+    name = value.get("type")
+    kind = TYPES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise Refusal(f"type: {shown(name)}; accepted are {', '.join(TYPES)}", _turn_of(value))
+    checked: dict[str, Any] = {}
+    for item in kind.FIELDS:
+        if item.name not in value:
+            if item.required:
+                raise Refusal(f"{kind.TYPE}.{item.name}: missing", _turn_of(value))
+            checked[item.name] = None
+            continue
+        try:
+            checked[item.name] = item.check(value[item.name])
+        except RecordError as error:
+            raise Refusal(f"{kind.TYPE}.{item.name}: {error}", _turn_of(value)) from None
+    if "t" in checked:
+        _check_time(f"{kind.TYPE}.t", checked["t"], now_us, _turn_of(value))
+    return kind(**checked)
+
+
+def turn_record(
+    record: Mapping[str, Any], runtime: str, session: str | None, now_us: int
+) -> records.Turn:
+    """The record of an ended turn, completed by what the agent knows. Raises Refusal."""
+    named = _turn_of({"record": record})
+    try:
+        turn = records.read(records.Turn, {**record, "runtime": runtime, "session": session})
+    except RecordError as error:
+        raise Refusal(str(error), named) from None
+    _check_time("turn.t", turn.t, now_us, named)
+    return turn
+
+
+def session_of(record: Mapping[str, Any]) -> str | None:
+    """The application's own session id in an ended turn. Raises Refusal."""
+    try:
+        found: str | None = _session(record.get("session"))
+    except RecordError as error:
+        raise Refusal(f"turn.session: {error}", _turn_of({"record": record})) from None
+    return found
+
+
+_session: Check = optional(text(256))
+
+
+def _check_time(where: str, t: int, now_us: int, turn: str | None) -> None:
+    if t > now_us + MAX_AHEAD_US:
+        raise Refusal(
+            f"{where}: {t} is ahead of the boot clock, which is at {now_us}; accepted are its "
+            "microseconds (CLOCK_BOOTTIME)",
+            turn,
+        )
+
+
+def _turn_of(value: Mapping[str, Any]) -> str | None:
+    """The turn that a message concerns, if it says so in a usable form."""
+    record = value.get("record")
+    found = record.get("id") if isinstance(record, dict) else value.get("turn")
+    return found if isinstance(found, str) and 0 < len(found) <= 64 else None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")

@@ -1,0 +1,293 @@
+"""The registered runtimes: what applications say over the inbox, and how each of them ends."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from decodewatch.agent.identity import Identity
+from decodewatch.agent.inbox import Connection
+from decodewatch.agent.live import Emit, LiveRuntime
+from decodewatch.agent.messages import (
+    VERSION,
+    Begin,
+    Bye,
+    Ended,
+    Hello,
+    Message,
+    Progress,
+    Refusal,
+    session_of,
+    turn_record,
+)
+from decodewatch.agent.oom import KillCounter
+from decodewatch.agent.pending import Pending
+from decodewatch.agent.process import ProcessReader
+from decodewatch.shared import logs
+from decodewatch.shared.clock import boot_us
+from decodewatch.shared.records import Event, Runtime, Scalar
+
+log = logs.get(__name__)
+
+MAX_RUNTIMES: Final = 128
+MAX_REMEMBERED: Final = 4096
+"""Turns that the agent knows to have stored; one that comes again is acknowledged, not stored."""
+_EVERY_S: Final = 60.0
+# A process whose connection has ended is usually a few milliseconds from its own end.
+_HURRY_US: Final = 1_000_000
+_HURRY_STEP_US: Final = 50_000
+
+
+class Runtimes:
+    """Handles the inbox's messages (`inbox.Handler`) and follows every process that said hello."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        boot: str,
+        pending: Pending,
+        oom_kills: Callable[[int], int | None],
+        *,
+        silence_us: int,
+        root: Path = Path("/"),
+    ) -> None:
+        """`oom_kills` reads the device's count of OOM kills now."""
+        self._identity = identity
+        self._boot = boot
+        self._pending = pending
+        self._emit: Emit = pending.add
+        self._oom_kills = oom_kills
+        self._kills = KillCounter()
+        self._silence_us = silence_us
+        self._root = root
+        self._live: dict[str, LiveRuntime] = {}
+        self._of: dict[Connection, LiveRuntime] = {}
+        self._done: OrderedDict[str, None] = OrderedDict()
+        self._hurry_until = 0
+
+    # What applications say.
+
+    def message(self, connection: Connection, message: Message) -> None:
+        """Take one message. Raises Refusal."""
+        now = boot_us()
+        if isinstance(message, Hello):
+            self._hello(connection, message, now)
+            return
+        live = self._of.get(connection)
+        if live is None:
+            raise Refusal(f"{message.TYPE}: before hello; accepted is hello first")
+        if isinstance(message, Begin):
+            if message.turn not in self._done:
+                live.begin(message, self._session(message.session), now)
+        elif isinstance(message, Progress):
+            if message.turn not in self._done:
+                live.progress(message, now)
+        elif isinstance(message, Ended):
+            self._ended(connection, live, message, now)
+        else:
+            assert isinstance(message, Bye)
+            live.said_bye = True
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        live = self._of.pop(connection, None)
+        if live is None or live in self._of.values():
+            return
+        now = boot_us()
+        if live.said_bye or live.alive() is False:
+            self._end(live, now)
+        else:
+            self._hurry_until = now + _HURRY_US
+
+    def _hello(self, connection: Connection, hello: Hello, now: int) -> None:
+        pid = connection.pid or hello.pid
+        if pid is None:
+            raise Refusal(
+                "hello.pid: missing; accepted is the process's own pid, because the socket's "
+                "credentials show none to the agent"
+            )
+        reader = ProcessReader(pid, self._root) if connection.pid else None
+        started = reader.identity() if reader is not None else "elsewhere"
+        name = hashlib.sha256(f"{self._boot}:{pid}:{started}".encode()).hexdigest()[:16]
+        record = Runtime(
+            id=name,
+            t=now,
+            pid=pid,
+            name=hello.name,
+            engine=hello.engine,
+            engine_version=hello.engine_version,
+            model=hello.model,
+            settings=hello.settings,
+        )
+        live = self._live.get(name)
+        if live is not None:
+            if reader is not None:
+                reader.close()
+            live.said_bye = False
+            live.last_sign_us = now
+            live.describe(record)
+        else:
+            live = self._register(record, reader, now)
+        self._of[connection] = live
+        connection.send(
+            {"type": "welcome", "v": VERSION, "device": self._identity.device, "runtime": name}
+        )
+
+    def _register(self, record: Runtime, reader: ProcessReader | None, now: int) -> LiveRuntime:
+        if len(self._live) >= MAX_RUNTIMES:
+            if reader is not None:
+                reader.close()
+            raise Refusal(f"hello: {MAX_RUNTIMES} runtimes are registered; accepted are no more")
+        live = LiveRuntime(record, reader, self._emit, self._silence_us, now)
+        self._live[record.id] = live
+        self._emit(record, urgent=True)
+        data: dict[str, Scalar] = {"pid": record.pid, "name": record.name, "engine": record.engine}
+        self._event("runtime_started", record.id, now, data)
+        log.info("runtime registered", runtime=record.id, pid=record.pid, engine=record.engine)
+        return live
+
+    def _ended(self, connection: Connection, live: LiveRuntime, message: Ended, now: int) -> None:
+        session = self._session(session_of(message.record))
+        turn = turn_record(message.record, live.id, session, now)
+
+        def stored() -> None:
+            self._remember(turn.id)
+            connection.send({"type": "stored", "turn": turn.id})
+
+        if turn.id in self._done:
+            connection.send({"type": "stored", "turn": turn.id})
+        elif not self._pending.waits(turn.id, stored, connection.close):
+            self._pending.add_turn(live.end_turn(turn, now), stored, connection.close)
+
+    def _session(self, name: str | None) -> str | None:
+        return None if name is None else self._identity.session(name)
+
+    def _remember(self, turn: str) -> None:
+        self._done[turn] = None
+        self._done.move_to_end(turn)
+        if len(self._done) > MAX_REMEMBERED:
+            self._done.popitem(last=False)
+
+    # What the clock brings.
+
+    def tick(self, now_us: int, oom_kills: int | None) -> None:
+        """Read every runtime's process once, and see which have ended."""
+        self._kills.see(oom_kills, now_us)
+        for live in self._live.values():
+            live.tick(now_us)
+        self.look(now_us)
+
+    def look(self, now_us: int) -> None:
+        """End the runtimes whose processes are gone, or of which nothing was heard for long."""
+        for live in list(self._live.values()):
+            alive = live.alive()
+            if alive is False:
+                # What it said last may still lie in its socket.
+                for connection in [one for one, its in self._of.items() if its is live]:
+                    connection.drain()
+                if live.id in self._live:
+                    self._end(live, now_us)
+            elif now_us - live.last_sign_us >= self._silence_us and live not in self._of.values():
+                self._silent(live, alive, now_us)
+
+    def look_in_us(self, now_us: int) -> int | None:
+        """Microseconds until `look` should be called before the next tick; None: at the tick."""
+        return _HURRY_STEP_US if now_us < self._hurry_until else None
+
+    def busy(self, now_us: int) -> bool:
+        """Whether any runtime decodes, or ended a turn whose floor is being read."""
+        return any(live.busy(now_us) for live in self._live.values())
+
+    def close_interval(self, now_us: int) -> None:
+        """Hand over the windows and samples of the interval that ends now."""
+        for live in self._live.values():
+            live.close_interval(now_us)
+
+    def stop(self, now_us: int) -> None:
+        """The agent stops; the runtimes go on without it."""
+        for live in self._live.values():
+            live.end(now_us)
+        self._live.clear()
+        self._of.clear()
+
+    # How a runtime ends.
+
+    def _silent(self, live: LiveRuntime, alive: bool | None, now: int) -> None:
+        """Not connected, and not heard of for long: its turns are lost; it is, too, unless seen."""
+        if live.turns:
+            self._lose_turns(live, now, "silent", {})
+        if alive is None:
+            self._forget(live, now)
+
+    def _end(self, live: LiveRuntime, now: int) -> None:
+        live.end(now)
+        del self._live[live.id]
+        for connection in [one for one, its in self._of.items() if its is live]:
+            del self._of[connection]
+        evidence, kills = self._oom_evidence(live, now)
+        cause = "exit" if live.said_bye else "oom_kill" if evidence else "unknown"
+        facts: dict[str, Scalar] = {
+            "limit_bytes": live.limit_bytes,
+            "oom_kills": kills,
+            "evidence": evidence,
+        }
+        if live.turns:
+            self._lose_turns(live, now, cause, facts)
+        else:
+            vanished = cause == "oom_kill"
+            kind = "runtime_vanished" if vanished else "runtime_ended"
+            data: dict[str, Scalar] = {"cause": cause, "said_bye": live.said_bye}
+            self._event(kind, live.id, now, {**data, **facts} if vanished else data)
+        log.info("runtime ended", runtime=live.id, pid=live.record.pid, cause=cause)
+
+    def _forget(self, live: LiveRuntime, now: int) -> None:
+        live.end(now)
+        del self._live[live.id]
+
+    def _oom_evidence(self, live: LiveRuntime, now: int) -> tuple[str | None, int | None]:
+        """Which counter says that the kernel killed it, and how many kills that counter shows.
+
+        The cgroup's count is of that cgroup alone and is believed where it can be read; the
+        device's count is of every process, and each kill in it is claimed by one death only.
+        """
+        self._kills.see(self._oom_kills(now), now)
+        counter, name = (live.kills, "cgroup") if live.kills.known else (self._kills, "vmstat")
+        kills = counter.kills(now) if counter.known else None
+        if not counter.claim(now):
+            return None, kills
+        if counter is not self._kills:
+            self._kills.claim(now)
+        return name, kills
+
+    def _lose_turns(
+        self, live: LiveRuntime, now: int, cause: str, facts: dict[str, Scalar]
+    ) -> None:
+        """Report every open turn as lost, and the runtime as vanished in the last of them."""
+        last = max(live.turns.values(), key=lambda turn: (turn.last_sign_us, turn.t))
+        for turn in live.turns.values():
+            end = turn.last_sign_us if cause == "silent" else now
+            self._emit(turn.lost(live.id, end), urgent=True)
+            self._remember(turn.id)
+        data: dict[str, Scalar] = {
+            "cause": cause,
+            "said_bye": live.said_bye,
+            "phase": "decode" if last.steps else "prefill",
+            "depth": last.depth,
+            "tokens": last.tokens,
+            "prompt_tokens": last.prompt_tokens,
+            "turns_lost": len(live.turns),
+            "memory_bytes": last.memory_last,
+            "memory_peak_bytes": last.memory_peak,
+            **facts,
+        }
+        self._event("runtime_vanished", live.id, now, data, last.id)
+        live.turns.clear()
+
+    def _event(
+        self, kind: str, runtime: str, now: int, data: dict[str, Scalar], turn: str | None = None
+    ) -> None:
+        # The same event of the same runtime has the same id, also from the next agent: one that
+        # starts again and hears hello again does not report a second start.
+        name = hashlib.sha256(f"{kind}:{runtime}:{turn or ''}".encode()).hexdigest()[:32]
+        self._emit(Event(name, now, kind, runtime, turn, data), urgent=True)

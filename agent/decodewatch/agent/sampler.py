@@ -1,0 +1,225 @@
+"""From readings, about one a second, to samples: what the hardware showed in one interval."""
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from decodewatch.agent.sources.base import Reading, Source, Value
+from decodewatch.shared import logs
+from decodewatch.shared.records import MAX_DATA, MAX_MEASUREMENTS, Measured, Sample
+
+log = logs.get(__name__)
+
+_FIRST_BACK_OFF_S: Final = 60
+_LONGEST_BACK_OFF_S: Final = 3600
+_EVERY_S: Final = 3600.0
+_KILLS_SOURCE: Final = "vmstat"
+
+# Digits behind the point that mean something; the rest would be noise on the wire.
+_DIGITS: Final[Mapping[str, int | None]] = {
+    "bytes": None,
+    "hertz": None,
+    "microseconds": None,
+    "count": 2,
+    "celsius": 2,
+    "share": 4,
+}
+
+
+class _Gauge:
+    """A level, read several times in an interval."""
+
+    __slots__ = ("_digits", "count", "highest", "lowest", "total")
+
+    def __init__(self, unit: str) -> None:
+        self._digits = _DIGITS[unit]
+        self.clear()
+
+    def clear(self) -> None:
+        self.count = 0
+        self.total: Value = 0
+        self.lowest: Value = 0
+        self.highest: Value = 0
+
+    def add(self, value: Value) -> None:
+        if not self.count:
+            self.lowest = self.highest = value
+        elif value < self.lowest:
+            self.lowest = value
+        elif value > self.highest:
+            self.highest = value
+        self.count += 1
+        self.total += value
+
+    def measured(self) -> Measured | None:
+        if not self.count:
+            return None
+        digits = self._digits
+        mean, low, high = self.total / self.count, self.lowest, self.highest
+        return round(mean, digits), round(low, digits), round(high, digits)
+
+
+class _Counter:
+    """What only grows; its increase over the interval is what counts."""
+
+    __slots__ = ("_last", "known", "total")
+
+    def __init__(self) -> None:
+        self._last: Value | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.total: Value = 0
+        self.known = False  # whether two readings enclose some of the interval
+
+    def add(self, value: Value) -> None:
+        last = self._last
+        self._last = value
+        if last is not None and value >= last:
+            self.total += value - last
+            self.known = True
+        # One that went back was reset (a driver loaded again): it counts on from where it is now.
+
+    def measured(self) -> Measured | None:
+        return self.total if self.known else None
+
+
+class Series:
+    """The readings of one interval, of the system or of one runtime.
+
+    At most `MAX_MEASUREMENTS` measurements and, of those without a value, `MAX_DATA` reasons are
+    kept: what a record holds.
+    """
+
+    def __init__(self, now_us: int) -> None:
+        self._since = now_us
+        self._series: dict[str, _Gauge | _Counter] = {}
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def since(self) -> int:
+        """When the interval began."""
+        return self._since
+
+    def add(self, readings: Iterable[Reading]) -> None:
+        """Take in what was read at one moment."""
+        for reading in readings:
+            key = reading.key
+            if reading.value is None:
+                if reading.reason is not None:
+                    self._reasons[key] = reading.reason
+                continue
+            series = self._series.get(key)
+            if series is None:
+                if len(self._series) >= MAX_MEASUREMENTS:
+                    log.warning("too many measurements, one left out", every=_EVERY_S, key=key)
+                    continue
+                measurement = reading.measurement
+                series = _Counter() if measurement.kind == "counter" else _Gauge(measurement.unit)
+                self._series[key] = series
+            series.add(reading.value)
+
+    def close(self, now_us: int, runtime: str | None = None) -> Sample | None:
+        """The sample up to now, None where nothing was read; the next interval begins."""
+        values: dict[str, Measured] = {}
+        unknown: dict[str, str] = {}
+        for key, series in self._series.items():
+            measured = series.measured()
+            if measured is not None:
+                values[key] = measured
+            else:
+                unknown[key] = self._reasons.get(key, "transient")
+            series.clear()
+        for key, reason in self._reasons.items():
+            if key not in values and len(unknown) < MAX_DATA:
+                unknown[key] = reason
+        self._reasons.clear()
+        since, self._since = self._since, now_us
+        if not values and not unknown:
+            return None
+        kept = dict(list(unknown.items())[:MAX_DATA])
+        return Sample(runtime, now_us, max(now_us - since, 1), values, kept or None)
+
+
+class Sampler:
+    """Reads every source and builds the system's samples.
+
+    A source whose `read` raises has a fault: it says so once, costs only itself, and is left alone
+    for a minute, then for twice as long each time, up to an hour.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        now_us: int,
+        failed: Callable[[str, str], None],
+    ) -> None:
+        """`failed` is told the name of a source and the kind of its fault, once."""
+        self._sources = sources
+        self._failed = failed
+        self._series = Series(now_us)
+        self._back_off: dict[str, tuple[int, int]] = {}  # source: (seconds, until this time)
+        self._told: set[str] = set()
+        self.oom_kills: int | None = None
+        """OOM kills of the device since boot at the last tick; None where that is unknown."""
+
+    @property
+    def since(self) -> int:
+        """When the interval began."""
+        return self._series.since
+
+    def tick(self, now_us: int) -> None:
+        """Read every source once."""
+        for source in self._sources:
+            readings = self._read(source, now_us)
+            self._series.add(readings)
+            if source.name == _KILLS_SOURCE:
+                self._see_kills(readings)
+
+    def read_oom_kills(self, now_us: int) -> int | None:
+        """Read the OOM kills of the device now, between two ticks."""
+        for source in self._sources:
+            if source.name == _KILLS_SOURCE:
+                self._see_kills(self._read(source, now_us))
+        return self.oom_kills
+
+    def close(self, now_us: int) -> Sample | None:
+        """The system's sample up to now; the next interval begins."""
+        return self._series.close(now_us)
+
+    def stop(self) -> None:
+        """Close the sources' files."""
+        for source in self._sources:
+            source.close()
+
+    def _see_kills(self, readings: Iterable[Reading]) -> None:
+        self.oom_kills = next(
+            (
+                None if reading.value is None else int(reading.value)
+                for reading in readings
+                if reading.key == "oom_kills"
+            ),
+            None,
+        )
+
+    def _read(self, source: Source, now_us: int) -> list[Reading]:
+        """What a source reads now; nothing where it has a fault and is left alone."""
+        seconds, until = self._back_off.get(source.name, (0, 0))
+        if now_us < until:
+            return []
+        try:
+            readings = source.read()
+        except Exception as error:
+            kind = type(error).__name__
+            log.error(
+                "source failed", every=_EVERY_S, source=source.name, trace=traceback.format_exc()
+            )
+            if source.name not in self._told:
+                self._told.add(source.name)
+                self._failed(source.name, kind)
+            seconds = min(max(seconds * 2, _FIRST_BACK_OFF_S), _LONGEST_BACK_OFF_S)
+            self._back_off[source.name] = (seconds, now_us + seconds * 1_000_000)
+            return []
+        if seconds:
+            del self._back_off[source.name]
+        return readings

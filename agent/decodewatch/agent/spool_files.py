@@ -1,0 +1,166 @@
+"""The files around the spool's database: its lock, the ballast, and what was set aside."""
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from decodewatch.agent.errors import AgentError
+from decodewatch.shared import logs
+
+log = logs.get(__name__)
+
+KEPT_ASIDE = 2
+"""Corrupt spools that are kept for a person to look at; the oldest goes when there are more."""
+_ACCEPTED = "accepted is a file in a folder that the agent may write"
+
+
+class SpoolError(AgentError):
+    """The spool cannot be used or written; what was to be stored is not, and may be tried again."""
+
+
+class SpoolFiles:
+    """The path of a spool's database, and what belongs to it."""
+
+    def __init__(self, file: Path, ballast_bytes: int) -> None:
+        # SQLite puts its files beside what a link points to; ours must stand there too.
+        self.file = Path(os.path.realpath(file))
+        self._ballast = self._beside("ballast")
+        self._ballast_bytes = ballast_bytes
+        self._lock: int | None = None
+
+    def _beside(self, suffix: str) -> Path:
+        return self.file.with_name(f"{self.file.name}.{suffix}")
+
+    def take(self) -> None:
+        """Make the folder and the file, and lock them against a second agent.
+
+        Two agents on one spool would give two batches one number. Raises SpoolError.
+        """
+        try:
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.file.exists() and not stat.S_ISREG(self.file.stat().st_mode):
+                kind = "a folder" if self.file.is_dir() else "not a regular file"
+                raise SpoolError(f"spool: {self.file} is {kind}; {_ACCEPTED}")
+            lock = os.open(self._beside("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.make()
+            except BaseException:
+                os.close(lock)
+                raise
+        except BlockingIOError:
+            raise SpoolError(
+                f"spool: {self.file} is in use by another agent; accepted is a spool of its own"
+            ) from None
+        except OSError as error:
+            raise SpoolError(f"spool: {self.file}: {error.strerror}; {_ACCEPTED}") from None
+        self._lock = lock
+
+    def make(self) -> None:
+        """Make the empty file, readable by the agent alone, where there is none. Raises OSError."""
+        os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def give_up(self) -> None:
+        """Let another agent have the spool."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def set_aside(self) -> Path:
+        """Rename the database and its write-ahead log; the name they have now. Raises SpoolError."""
+        kept = self._kept_aside()
+        number = 1 + max((number for number, _ in kept), default=0)
+        aside = self._beside(f"corrupt-{number}")
+        try:
+            self.file.rename(aside)
+            for suffix in ("-wal", "-journal"):
+                part = Path(f"{self.file}{suffix}")
+                if part.exists():
+                    part.rename(f"{aside}{suffix}")
+            for _, old in kept[: max(len(kept) - KEPT_ASIDE + 1, 0)]:
+                _remove(old)
+            self.make()
+        except OSError as error:
+            raise SpoolError(
+                f"spool: {self.file} is corrupt and cannot be set aside: {error.strerror}; {_ACCEPTED}"
+            ) from None
+        return aside
+
+    def drop_aside(self) -> bool:
+        """Remove what was set aside, to make room on the disk; whether there was any."""
+        kept = self._kept_aside()
+        for _, old in kept:
+            _remove(old)
+        return bool(kept)
+
+    def _kept_aside(self) -> list[tuple[int, Path]]:
+        found = []
+        for path in self.file.parent.glob(f"{_escaped(self.file.name)}.corrupt-*"):
+            number = path.name.rpartition("-")[2]
+            if number.isascii() and number.isdigit():
+                found.append((int(number), path))
+        return sorted(found)
+
+    def make_ballast(self) -> bool:
+        """Reserve the ballast's blocks; False where the disk has no room for it.
+
+        Its blocks are what lets SQLite go on when somebody else has filled the disk.
+        """
+        try:
+            fd = os.open(self._ballast, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(fd).st_size < self._ballast_bytes:
+                    _reserve(fd, self._ballast_bytes)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                log.warning("ballast not made", file=self._ballast, reason=error.strerror)
+            self.drop_ballast()
+            return False
+        return True
+
+    def drop_ballast(self) -> bool:
+        """Give the ballast's blocks to the disk; whether there were any."""
+        try:
+            self._ballast.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            log.warning("ballast not removed", file=self._ballast, reason=error.strerror)
+            return False
+        return True
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for the ballast several times over."""
+        try:
+            disk = os.statvfs(self.file.parent)
+        except OSError as error:
+            log.warning("room on the disk not known", file=self.file, reason=error.strerror)
+            return False
+        return disk.f_bavail * disk.f_frsize >= 3 * self._ballast_bytes
+
+
+def _reserve(fd: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+        return
+    for _ in range(0, size, 4096):
+        os.write(fd, b"\xa5" * 4096)
+
+
+def _remove(aside: Path) -> None:
+    for path in (aside, Path(f"{aside}-wal"), Path(f"{aside}-journal")):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("corrupt spool not removed", file=path, reason=error.strerror)
+
+
+def _escaped(name: str) -> str:
+    """A file name as a pattern that matches nothing but itself."""
+    return "".join(f"[{mark}]" if mark in "*?[" else mark for mark in name)

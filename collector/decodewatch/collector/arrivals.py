@@ -1,0 +1,139 @@
+"""What arrives over MQTT, read: a batch, a status, or a letter that cannot be delivered. Pure."""
+
+from dataclasses import dataclass
+
+from decodewatch.shared import records, wire
+from decodewatch.shared.errors import RecordError, WireError, shown
+from decodewatch.shared.wire import Batch, Received, Status
+
+_REASON = 512  # what tables.dead_letter holds
+_TOPIC = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as MQTT hands it over; `received_at` is the server's wall time, microseconds."""
+
+    topic: str
+    payload: bytes
+    received_at: int
+    retained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What of a batch must be readable so that it can be acknowledged and entered in the ledger."""
+
+    device: str
+    stream: str
+    number: int
+    previous: str | None
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A batch, and whatever records of it were not valid."""
+
+    message: Message
+    received: Received
+
+    @property
+    def envelope(self) -> Envelope:
+        """The envelope of the batch."""
+        return envelope_of(self.received.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A status message."""
+
+    message: Message
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What cannot be stored, with its reason; `device` is the topic's, "" where it names none."""
+
+    message: Message
+    device: str
+    reason: str
+    envelope: Envelope | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic as a table can hold it."""
+        return escaped(self.message.topic, _TOPIC)
+
+    @property
+    def short_reason(self) -> str:
+        """The reason as a table can hold it."""
+        return escaped(self.reason, _REASON)
+
+
+Arrival = Delivery | Heard | Letter
+
+
+def escaped(text: str, limit: int) -> str:
+    """Text that somebody else chose, printable, and at most `limit` characters long."""
+    plain = text if text.isprintable() else ascii(text)[1:-1]
+    return plain if len(plain) <= limit else plain[: limit - 3] + "..."
+
+
+def envelope_of(batch: Batch) -> Envelope:
+    """The envelope of a batch that was read."""
+    return Envelope(batch.device, batch.stream, batch.number, batch.previous, batch.boot)
+
+
+def read(message: Message) -> Arrival:
+    """Read one message of an `up` or `status` topic. Whatever it holds, this does not raise."""
+    try:
+        device = wire.device_of(message.topic)
+    except WireError as error:
+        return Letter(message, "", str(error))
+    try:
+        if message.topic == wire.topic(device, "status"):
+            return _status(message, device)
+        received = wire.decode_batch(message.payload)
+    except WireError as error:
+        return Letter(message, device, str(error), _envelope(message.payload, device))
+    if received.batch.device != device:
+        return Letter(message, device, _belongs_to(received.batch.device))
+    return Delivery(message, received)
+
+
+def _status(message: Message, device: str) -> Arrival:
+    status = wire.decode_status(message.payload)
+    if status.device != device:
+        return Letter(message, device, _belongs_to(status.device))
+    return Heard(message, status)
+
+
+def _belongs_to(device: str) -> str:
+    return f"payload names device {shown(device)}; accepted is the device of its topic"
+
+
+def _envelope(payload: bytes, device: str) -> Envelope | None:
+    """What can be read of the envelope of a batch that is not valid; None where that is too little.
+
+    A payload that names another device, or none, proves nothing about this device's streams.
+    """
+    try:
+        value = wire.unpack(payload)
+        if value.get("device") != device:
+            return None
+        text, number = records.text(64), records.integer(1, records.MAX_INTEGER)
+        stream, sequence = text(value.get("stream")), number(value.get("number"))
+    except WireError:
+        return None
+    previous, boot = (_or_none(value.get(name)) for name in ("previous", "boot"))
+    return Envelope(device, stream, sequence, previous, boot or "")
+
+
+def _or_none(value: object) -> str | None:
+    try:
+        checked: str | None = records.optional(records.text(64))(value)
+    except RecordError:
+        return None
+    return checked

@@ -1,0 +1,155 @@
+"""The figures of one device side by side, as the fleet page and the device page show them.
+
+Each cell is Markdown: what it is, the figure, and what stands behind it. Names that others chose
+go through `format.inert`.
+"""
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from decodewatch.dashboard import format as words
+from decodewatch.dashboard.queries import Decoding, Device, Ledger, Runtime
+from decodewatch.dashboard.view import Moment
+from decodewatch.shared.sketch import Percentile, Sketch
+
+WITHHELD = (
+    "A percentile q needs 10 / (1 - q) values before it means anything: p90 100, p95 200, "
+    "p99 1,000. Until then only the median is shown, with the count. All come from merged sketches, "
+    "at most 1.1 % off."
+)
+_MEMORY = (
+    "RssAnon + VmSwap of the runtime when its last turn ended. Mapped weights are not in it: they "
+    "come and go with the page cache."
+)
+_DELIVERY = (
+    "Batches by what became of them: received once, received again and dropped, not arrived yet, "
+    "given up by a full spool."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure: `title` above it, `value` large, `detail` below it, `help` on hover."""
+
+    title: str
+    value: str
+    detail: str
+    help: str | None = None
+
+
+def ttft(found: Decoding) -> Cell:
+    """TTFT over the turns of the period: the median, and p95."""
+    return _percentiles("TTFT", found.ttft, (0.95,), "turn")
+
+
+def itl(found: Decoding) -> Cell:
+    """ITL over the tokens of the turns of the period: the median, p90 and p99."""
+    return _percentiles("ITL", found.all_itl, (0.9, 0.99), "token")
+
+
+def _percentiles(title: str, sketch: Sketch, others: tuple[float, ...], thing: str) -> Cell:
+    if not sketch.n:
+        return Cell(title, "\N{EN DASH}", f"no {thing} in the period", WITHHELD)
+    figures = [_short(sketch.percentile(q)) for q in others]
+    known = [text for text in figures if text]
+    return Cell(
+        title,
+        f"{words.duration(sketch.quantile(0.5))} :small[p50]",
+        " · ".join([*known, words.counted(sketch.n, thing)])
+        + ("" if len(known) == len(others) else f" ({_needs(sketch, others, thing)})"),
+        WITHHELD,
+    )
+
+
+def _short(found: Percentile) -> str:
+    return "" if found.us is None else words.percentile(found)
+
+
+def _needs(sketch: Sketch, others: tuple[float, ...], thing: str) -> str:
+    """What the first withheld percentile would need."""
+    first = next(q for q in others if sketch.percentile(q).us is None)
+    return words.percentile(sketch.percentile(first), thing)
+
+
+def available(device: Device) -> Cell:
+    """Memory that programs can still have."""
+    free, total = device.memory_available_bytes, device.memory_total_bytes
+    if free is None:
+        return Cell("memory available", words.UNKNOWN, "no sample with it yet")
+    detail = f"of {words.size(total)}, {words.share(free, total)}"
+    return Cell("memory available", words.size(free), detail)
+
+
+def runtime_memory(device: Device, runtime: Runtime | None) -> Cell:
+    """RssAnon + VmSwap of the runtime of the last turn."""
+    title = "RssAnon + VmSwap"
+    if device.turn_at is None:
+        return Cell(title, "\N{EN DASH}", "no turn yet", _MEMORY)
+    who = "its runtime is unknown"
+    if runtime is not None:
+        who = words.inert(runtime.name, 24)
+        if runtime.model is not None:
+            who += f" · {words.inert(runtime.model.name, 24)}"
+    if device.runtime_memory_bytes is None:
+        return Cell(title, words.UNKNOWN, f"not read at the last turn's end · {who}", _MEMORY)
+    return Cell(title, words.size(device.runtime_memory_bytes), who, _MEMORY)
+
+
+def hottest(device: Device) -> Cell:
+    """The hottest sensor of the chip."""
+    if device.sample_at is None:
+        return Cell("hottest sensor", words.UNKNOWN, "no sample yet")
+    if device.hottest_celsius is None:
+        return Cell("hottest sensor", words.UNKNOWN, "no sensor on this machine")
+    label = words.inert(device.hottest_label or words.UNKNOWN, 24)
+    return Cell("hottest sensor", words.temperature(device.hottest_celsius), label)
+
+
+def delivery(ledger: Ledger | None) -> Cell:
+    """The delivery ledger over all streams of the device."""
+    if ledger is None:
+        return Cell("delivery", "\N{EN DASH}", "no batch yet", _DELIVERY)
+    value = "all arrived"
+    if ledger.missing:
+        value = f":orange[{words.count(ledger.missing)} missing]"
+    detail = f"{words.count(ledger.received)} received · {words.count(ledger.duplicate)} duplicate"
+    return Cell(
+        "delivery",
+        value,
+        f"{detail} · {words.count(ledger.missing)} missing · {words.count(ledger.evicted)} evicted",
+        _DELIVERY,
+    )
+
+
+def last_turn(device: Device, moment: Moment) -> str:
+    """When the last turn ended, and how, where not to its end."""
+    if device.turn_at is None:
+        return "no turn yet"
+    text = f"last turn {moment.ago(device.turn_at)}"
+    if device.turn_ending not in (None, "complete"):
+        text += f", {words.inert(str(device.turn_ending))}"
+    return text
+
+
+def of(
+    device: Device, found: Decoding, runtime: Runtime | None, ledger: Ledger | None
+) -> list[Cell]:
+    """All cells of a device."""
+    return [
+        ttft(found),
+        itl(found),
+        available(device),
+        runtime_memory(device, runtime),
+        hottest(device),
+        delivery(ledger),
+    ]
+
+
+def row(cells: list[Cell]) -> None:
+    """Draw cells side by side; on a narrow screen they stand one below the other."""
+    for column, cell in zip(st.columns(len(cells), gap="medium"), cells, strict=True):
+        column.markdown(
+            f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]",
+            help=cell.help,
+        )

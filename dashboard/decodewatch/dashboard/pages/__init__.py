@@ -1,0 +1,1 @@
+"""The pages, one file each: a `page()` that asks `queries`, and lays out what comes back."""

@@ -1,0 +1,267 @@
+"""From rows to what a chart draws: bins along the time axis, and frames.
+
+Pure. A percentile of a bin comes from the merged sketches of its windows, never from other
+percentiles, and is withheld (NaN) where its count is too small. Times in frames are milliseconds
+since 1970, as Vega wants them.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import pandas as pd
+
+from decodewatch.dashboard import format as words
+from decodewatch.dashboard.queries import Runtime, Sample, Turn, Window
+from decodewatch.shared.sensors import TEMPERATURE, is_junction
+from decodewatch.shared.sketch import Sketch, enough_for
+
+MOST_POINTS = 500
+"""Points of one series at most: a tab that redraws more for days grows without end."""
+MOST_BINS = 180
+FEW_BINS = 30
+"""Bins are widened until their percentiles have enough values, but not beyond so few bins."""
+MOST_SERIES = 6
+
+_WIDTHS_S = (10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+QUANTILES = (0.5, 0.9, 0.99)
+PERCENTILES = tuple(f"p{q * 100:g}" for q in QUANTILES)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A time axis in microseconds since 1970, cut into bins of one width."""
+
+    start: int
+    end: int
+    width: int
+
+    @property
+    def count(self) -> int:
+        """How many bins."""
+        return math.ceil((self.end - self.start) / self.width)
+
+    def bin(self, at: int) -> int | None:
+        """The bin of a moment; None outside. A moment on an edge ends the bin before it."""
+        place = math.ceil((at - self.start) / self.width) - 1
+        return place if 0 <= place < self.count else None
+
+    def middle_ms(self, place: int) -> float:
+        """The middle of a bin."""
+        return (self.start + (place + 0.5) * self.width) / 1000
+
+    @property
+    def domain_ms(self) -> tuple[float, float]:
+        """Its ends."""
+        return self.start / 1000, self.end / 1000
+
+
+def axis(since: int, now: int, windows: Sequence[Window], others: Iterable[int]) -> Axis:
+    """The axis of a page: the period asked for, or from the first thing there is in it.
+
+    Bins are as narrow as the points allow, and as wide as the usual bin needs to have a p99.
+    """
+    first = min([now - words.MINUTE, *others, *(window.at for window in windows)])
+    begin = max(since, first - 15 * words.SECOND)
+    return next(
+        (made for made in _axes(begin, now) if made.count <= FEW_BINS or _enough(made, windows)),
+        list(_axes(begin, now))[-1],
+    )
+
+
+def _axes(begin: int, now: int) -> Iterable[Axis]:
+    """Axes over one stretch, the finest first, cut at round moments so that bins keep their place."""
+    for seconds in _WIDTHS_S:
+        width = seconds * words.SECOND
+        start, end = begin // width * width, -(-now // width) * width
+        if (end - start) // width <= MOST_BINS:
+            yield Axis(start, end, width)
+
+
+def _enough(made: Axis, windows: Sequence[Window]) -> bool:
+    """Whether half of the bins that hold anything hold enough for the highest percentile."""
+    counts: dict[int, int] = {}
+    for window in windows:
+        place = made.bin(window.at)
+        if place is not None:
+            counts[place] = counts.get(place, 0) + window.itl.n
+    return not counts or median(counts.values()) >= enough_for(max(QUANTILES))
+
+
+def itl_over_time(windows: Iterable[Window], along: Axis) -> pd.DataFrame:
+    """ITL percentiles a bin, in ms: `at`, `p50`, `p90`, `p99`, `n`, and each as words.
+
+    A bin without tokens is there too, with NaN, so that a line stops instead of bridging it.
+    """
+    bins = [Sketch() for _ in range(along.count)]
+    for window in windows:
+        place = along.bin(window.at)
+        if place is not None:
+            bins[place].merge(window.itl)
+    return pd.DataFrame(
+        [{"at": along.middle_ms(place), **_row(one)} for place, one in enumerate(bins)],
+        columns=["at", "n", *PERCENTILES, *(f"{name}_words" for name in PERCENTILES)],
+    )
+
+
+def itl_by_depth(itl: Mapping[int | None, Sketch]) -> pd.DataFrame:
+    """ITL percentiles a depth octave, in ms, the shallow ones first: `depth`, and as over time.
+
+    Tokens whose depth is not known are in no row.
+    """
+    rows = [
+        {"depth": depth_label(octave), **_row(itl[octave])}
+        for octave in sorted(octave for octave in itl if octave is not None)
+    ]
+    columns = ["depth", "n", *PERCENTILES, *(f"{name}_words" for name in PERCENTILES)]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def depth_label(octave: int) -> str:
+    """The depths of an octave: "256-511", "1k-2k"."""
+    low, high = 1 << octave, (1 << octave + 1) - 1
+    if low >= 1024:
+        return f"{low // 1024}k\N{EN DASH}{2 * low // 1024}k"
+    return str(low) if low == high else f"{low}\N{EN DASH}{high}"
+
+
+def _row(sketch: Sketch) -> dict[str, float | int | str]:
+    row: dict[str, float | int | str] = {"n": sketch.n}
+    for q, name in zip(QUANTILES, PERCENTILES, strict=True):
+        found = sketch.percentile(q)
+        row[name] = math.nan if found.us is None else found.us / 1000
+        row[f"{name}_words"] = words.percentile(found, "token").removeprefix(f"{name} ")
+    return row
+
+
+def turn_points(turns: Sequence[Turn]) -> pd.DataFrame:
+    """A row a turn: `at` (its end), `ttft_ms`, `tpot_ms` (NaN: unknown), and words about it."""
+    rows = [
+        {
+            "at": turn.end_at / 1000,
+            "ttft_ms": _milli(turn.ttft_us),
+            "tpot_ms": _milli(turn.tpot_us),
+            "ending": turn.ending,
+            "ttft": words.duration(turn.ttft_us),
+            "tpot": words.duration(turn.tpot_us),
+            "prompt": words.count(turn.prompt_tokens),
+            "output": words.count(turn.output_tokens),
+        }
+        for turn in turns[:MOST_POINTS]
+    ]
+    columns = ["at", "ttft_ms", "tpot_ms", "ending", "ttft", "tpot", "prompt", "output"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _milli(us: float | None) -> float:
+    return math.nan if us is None else us / 1000
+
+
+# How sure a figure of memory after a turn is, the surest first.
+FLOOR, EARLY_FLOOR, END = "floor", "floor, not settled", "at the turn's end"
+
+
+def memory_points(turns: Sequence[Turn], runtimes: Sequence[Runtime]) -> pd.DataFrame:
+    """RssAnon + VmSwap after each turn in MiB: `at`, `mib`, `known_as`, `runtime`, `memory`.
+
+    The floor where there is one, else what the runtime held when the turn ended, marked so.
+    """
+    names = {runtime.runtime: f"{words.plain(runtime.name)} {runtime.pid}" for runtime in runtimes}
+    rows = []
+    for turn in turns[:MOST_POINTS]:
+        held, known_as = turn.memory_end_bytes, END
+        if turn.floor_bytes is not None:
+            held, known_as = turn.floor_bytes, FLOOR if turn.floor_settled else EARLY_FLOOR
+        if held is not None:
+            rows.append(
+                {
+                    "at": turn.end_at / 1000,
+                    "mib": held / 2**20,
+                    "known_as": known_as,
+                    "runtime": names.get(turn.runtime, turn.runtime[:8]),
+                    "memory": words.size(held),
+                }
+            )
+    return pd.DataFrame(rows, columns=["at", "mib", "known_as", "runtime", "memory"])
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Levels over time, a series a sensor, and what is not in them.
+
+    `frame` has `at`, `label`, `mean`, `low`, `high`. `left_out` counts sensors beyond the bound.
+    `reason` says why there is none at all.
+    """
+
+    frame: pd.DataFrame
+    left_out: int
+    reason: str | None
+
+
+_Level = tuple[float, float, float]  # mean, minimum, maximum
+SILENCE = 150 * words.SECOND
+"""A line of samples bridges so much: an idle device sends one a minute."""
+
+
+def gauges(
+    samples: Sequence[Sample],
+    along: Axis,
+    measurement: str,
+    scale: float = 1.0,
+    keep: Callable[[str], bool] = lambda label: True,
+) -> Gauges:
+    """One measurement of all its sensors along the axis, times `scale`: the highest few of them."""
+    cells: dict[str, dict[int, list[_Level]]] = {}
+    reason = None
+    for sample in samples:
+        place = along.bin(sample.at)
+        for key, value in sample.values.items():
+            name, _, label = key.partition(":")
+            if name == measurement and place is not None and keep(label):
+                level = value if isinstance(value, list) else [value] * 3
+                cells.setdefault(label, {}).setdefault(place, []).append(tuple(level))
+        reason = next(
+            (str(why) for key, why in sample.unknown.items() if key.split(":")[0] == measurement),
+            reason,
+        )
+    ranked = sorted(cells, key=lambda label: (-_highest(cells[label]), label))
+    rows = [
+        {"at": at, "label": words.plain(label), "mean": mean, "low": low, "high": high}
+        for label in ranked[:MOST_SERIES]
+        for at, mean, low, high in _line(cells[label], along, scale)
+    ]
+    frame = pd.DataFrame(rows, columns=["at", "label", "mean", "low", "high"])
+    return Gauges(frame, max(len(ranked) - MOST_SERIES, 0), reason)
+
+
+def _highest(cells: Mapping[int, Sequence[_Level]]) -> float:
+    return max(high for levels in cells.values() for _, _, high in levels)
+
+
+def _line(
+    cells: Mapping[int, Sequence[_Level]], along: Axis, scale: float
+) -> Iterable[tuple[float, float, float, float]]:
+    """Points of one series, with one of NaN where nothing was measured for long."""
+    longest = max(3 * along.width, SILENCE) // along.width
+    before: int | None = None
+    for place in sorted(cells):
+        if before is not None and place - before > longest:
+            yield along.middle_ms(before + 1), math.nan, math.nan, math.nan
+        before, levels = place, cells[place]
+        yield (
+            along.middle_ms(place),
+            scale * sum(mean for mean, _, _ in levels) / len(levels),
+            scale * min(low for _, low, _ in levels),
+            scale * max(high for _, _, high in levels),
+        )
+
+
+def temperatures(samples: Sequence[Sample], along: Axis) -> Gauges:
+    """The chip's sensors in degrees Celsius; those of board, battery and radios are left away."""
+    return gauges(samples, along, TEMPERATURE, keep=is_junction)
+
+
+def clocks(samples: Sequence[Sample], along: Axis) -> Gauges:
+    """The CPU's clocks in GHz, one series a policy."""
+    return gauges(samples, along, "cpu_hertz", scale=1e-9)
