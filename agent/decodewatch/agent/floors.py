@@ -14,7 +14,7 @@ class FloorWatch:
     """The floor of one turn that ended, while no other turn of its runtime is open."""
 
     def __init__(self, turn: str, runtime: str, ended_us: int, now_us: int) -> None:
-        """`ended_us` is when the turn ended, which may be long before `now_us`, when it was said."""
+        """`ended_us`, when the turn ended, may be long before `now_us`, when it was said."""
         self.turn = turn
         self._since = now_us
         self._runtime = runtime

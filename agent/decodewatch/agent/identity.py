@@ -1,10 +1,10 @@
 """Who this device is, which boot this is, and what its clocks say."""
 
-import fcntl
 import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from decodewatch.shared.wire import Clock
 log = logs.get(__name__)
 
 FILE = "identity.json"
-LOCK = "agent.lock"
 _SALT_BYTES = 16
 
 
@@ -34,29 +33,14 @@ class Identity:
         return hashlib.blake2b(name.encode(), digest_size=8, key=self.salt).hexdigest()
 
 
-def open_state(folder: Path) -> int:
-    """Make the state folder and take its lock: one agent a folder, or numbers would be used twice.
-
-    Returns the lock's descriptor, to be kept open. Raises AgentError.
-    """
+def make_state(folder: Path) -> None:
+    """Make the state folder, for the agent's user alone, where there is none. Raises AgentError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise AgentError(
-            f"state_folder: {folder}: {error.strerror}; accepted is a folder that the agent may write"
+            f"state_folder: {folder}: {error.strerror}; accepted is a folder that the agent may make"
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(lock, 20).decode("ascii", "replace").strip()
-        os.close(lock)
-        raise AgentError(
-            f"state_folder: {folder}: in use by another agent (pid {holder or 'unknown'})"
-        ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
 
 
 def load(folder: Path, device: str | None) -> Identity:
@@ -140,34 +124,34 @@ def boot_id(root: Path = Path("/")) -> str:
 
 
 class ClockReader:
-    """Both clocks of the device, and whether the kernel says that the wall clock is synchronised."""
+    """Both clocks of the device, and whether the kernel says that the wall clock can be trusted."""
 
     _UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2), set until a time daemon vouches
 
     def __init__(self) -> None:
+        self._timex = bytearray(512)  # struct timex has 208 bytes
+        self._adjtimex: Callable[[], int] | None = None
         try:
             # Costs 0.25 MiB; Python offers adjtimex nowhere else, and no file shows its status.
             import ctypes
 
-            self._adjtimex = ctypes.CDLL(None).adjtimex
-            self._buffer = ctypes.create_string_buffer(512)  # struct timex has 208 bytes
+            function = ctypes.CDLL(None).adjtimex
+            buffer = (ctypes.c_char * len(self._timex)).from_buffer(self._timex)
+            self._adjtimex = lambda: int(function(buffer))
             # status lies behind `unsigned modes` and four longs.
             self._status_at = 5 * ctypes.sizeof(ctypes.c_long)
         except (ImportError, OSError, AttributeError) as error:
             log.warning("synchronisation of the clock not known", reason=str(error))
-            self._buffer = None
 
     def read(self) -> Clock:
         """The triple that every batch carries."""
         return Clock(clock.boot_us(), clock.wall_us(), self._synchronised())
 
     def _synchronised(self) -> bool:
-        buffer = self._buffer
-        if buffer is None:
+        if self._adjtimex is None:
             return False
-        buffer[:4] = bytes(4)  # modes 0: read only
-        if self._adjtimex(buffer) < 0:
+        self._timex[:4] = bytes(4)  # modes 0: read only
+        if self._adjtimex() < 0:
             return False
-        at = self._status_at
-        status = int.from_bytes(buffer[at : at + 4], sys.byteorder)
+        status = int.from_bytes(self._timex[self._status_at : self._status_at + 4], sys.byteorder)
         return not status & self._UNSYNCHRONISED

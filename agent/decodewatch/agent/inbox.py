@@ -21,7 +21,7 @@ from decodewatch.shared.clock import boot_us
 log = logs.get(__name__)
 
 MAX_CONNECTIONS: Final = 64
-MAX_UNSENT: Final = 256 * 1024
+MAX_UNSENT: Final = 64 * 1024
 """Bytes that wait for an application to read them; one that leaves more is disconnected."""
 _RECEIVE: Final = 64 * 1024
 _FIRST_PASSED_FD: Final = 3  # SD_LISTEN_FDS_START
@@ -111,7 +111,7 @@ def _make_folder(folder: Path) -> None:
 def _remove_stale(path: Path) -> None:
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise AgentError(f"socket: {path}: exists and is not a socket; remove it or set another")
+            raise AgentError(f"socket: {path}: not a socket; remove it or set another")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             code = probe.connect_ex(str(path))

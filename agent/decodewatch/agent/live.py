@@ -28,7 +28,12 @@ class LiveRuntime:
     """What the agent follows of one process. It has no connection of its own."""
 
     def __init__(
-        self, record: Runtime, reader: ProcessReader | None, emit: Emit, silence_us: int, now_us: int
+        self,
+        record: Runtime,
+        reader: ProcessReader | None,
+        emit: Emit,
+        silence_us: int,
+        now_us: int,
     ) -> None:
         """`reader` is None where the process has no pid in the agent's namespace."""
         self.record = record
@@ -77,7 +82,7 @@ class LiveRuntime:
             return
         if len(self.turns) >= MAX_OPEN_TURNS:
             raise Refusal(
-                f"begin.turn: {MAX_OPEN_TURNS} turns of this runtime are open; accepted are no more",
+                f"begin.turn: {MAX_OPEN_TURNS} turns of the runtime are open; accepted are no more",
                 message.turn,
             )
         memory = self._memory() if now_us - message.t <= FRESH_US else None

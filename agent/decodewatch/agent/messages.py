@@ -61,7 +61,7 @@ def _steps(value: Any) -> "tuple[tuple[int | None, int], ...]":
             raise RecordError(f"[{place}]: gap {shown(gap)}; accepted are microseconds or null")
         if type(tokens) is not int or not 0 <= tokens <= MAX_STEP_TOKENS:
             raise RecordError(
-                f"[{place}]: tokens {shown(tokens)}; accepted is a whole number to {MAX_STEP_TOKENS}"
+                f"[{place}]: tokens {shown(tokens)}; accepted are 0 to {MAX_STEP_TOKENS}"
             )
         found.append((gap, tokens))
     return tuple(found)

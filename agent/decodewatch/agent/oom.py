@@ -1,4 +1,4 @@
-"""Whether a death was the kernel's doing: increases of a counter of OOM kills, each claimed once."""
+"""Whether the kernel killed it: what a counter of OOM kills rose by, claimed once a kill."""
 
 from typing import Final
 

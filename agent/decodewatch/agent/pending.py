@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from decodewatch.agent.spool_files import SpoolError
 from decodewatch.shared import logs
-from decodewatch.shared.errors import DecodewatchError
 from decodewatch.shared.records import Record, Sample, Turn, Window
 
 log = logs.get(__name__)
@@ -41,12 +41,12 @@ class Pending:
     """The records between their making and the spool, in order.
 
     At most `MOST_RECORDS` and `limit_bytes` of them (by `weight`). When there are more, which is
-    only where the spool cannot be written, the oldest samples go first, then windows, then the rest,
-    turns last; a turn that goes was not acknowledged, and its application still has it.
+    only where the spool cannot be written, the oldest samples go first, then windows, then the
+    rest, turns last; a turn that goes was not acknowledged, and its application still has it.
     """
 
     def __init__(self, append: Callable[[Sequence[Record]], None], limit_bytes: int) -> None:
-        """`append` is the spool's: durable when it returns; raises DecodewatchError."""
+        """`append` is the spool's: durable when it returns; raises SpoolError."""
         self._append = append
         self._limit = limit_bytes
         self._records: deque[Record] = deque()
@@ -97,7 +97,7 @@ class Pending:
             return False
         try:
             self._append(tuple(self._records))
-        except DecodewatchError as error:
+        except SpoolError as error:
             self._retry_us = min(max(self._retry_us * 2, _FIRST_RETRY_US), _LONGEST_RETRY_US)
             self._retry_at = now_us + self._retry_us
             log.error(

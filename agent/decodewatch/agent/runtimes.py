@@ -26,6 +26,7 @@ from decodewatch.agent.pending import Pending
 from decodewatch.agent.process import ProcessReader
 from decodewatch.shared import logs
 from decodewatch.shared.clock import boot_us
+from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Event, Runtime, Scalar
 
 log = logs.get(__name__)
@@ -63,6 +64,7 @@ class Runtimes:
         self._root = root
         self._live: dict[str, LiveRuntime] = {}
         self._of: dict[Connection, LiveRuntime] = {}
+        self._byes: set[Connection] = set()  # of these, the ones that said bye
         self._done: OrderedDict[str, None] = OrderedDict()
         self._hurry_until = 0
 
@@ -87,15 +89,19 @@ class Runtimes:
             self._ended(connection, live, message, now)
         else:
             assert isinstance(message, Bye)
-            live.said_bye = True
+            self._byes.add(connection)
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
+        said_bye = connection in self._byes
+        self._byes.discard(connection)
         live = self._of.pop(connection, None)
+        # A process may have several connections; what counts is how the last of them closes.
         if live is None or live in self._of.values():
             return
         now = boot_us()
-        if live.said_bye or live.alive() is False:
+        live.said_bye = said_bye
+        if said_bye or live.alive() is False:
             self._end(live, now)
         else:
             self._hurry_until = now + _HURRY_US
@@ -124,7 +130,6 @@ class Runtimes:
         if live is not None:
             if reader is not None:
                 reader.close()
-            live.said_bye = False
             live.last_sign_us = now
             live.describe(record)
         else:
@@ -135,7 +140,7 @@ class Runtimes:
         )
 
     def _register(self, record: Runtime, reader: ProcessReader | None, now: int) -> LiveRuntime:
-        if len(self._live) >= MAX_RUNTIMES:
+        if len(self._live) >= MAX_RUNTIMES and not self._make_place(now):
             if reader is not None:
                 reader.close()
             raise Refusal(f"hello: {MAX_RUNTIMES} runtimes are registered; accepted are no more")
@@ -143,9 +148,20 @@ class Runtimes:
         self._live[record.id] = live
         self._emit(record, urgent=True)
         data: dict[str, Scalar] = {"pid": record.pid, "name": record.name, "engine": record.engine}
-        self._event("runtime_started", record.id, now, data)
+        # An agent that starts again hears hello again: the same start has the same id.
+        event = hashlib.sha256(f"runtime_started:{record.id}".encode()).hexdigest()[:32]
+        self._emit(Event(event, now, "runtime_started", record.id, None, data), urgent=True)
         log.info("runtime registered", runtime=record.id, pid=record.pid, engine=record.engine)
         return live
+
+    def _make_place(self, now: int) -> bool:
+        """Forget the runtime that was not heard of for longest, of those that nothing is due of."""
+        connected = list(self._of.values())
+        idle = [one for one in self._live.values() if not one.turns and one not in connected]
+        if not idle:
+            return False
+        self._forget(min(idle, key=lambda one: one.last_sign_us), now)
+        return True
 
     def _ended(self, connection: Connection, live: LiveRuntime, message: Ended, now: int) -> None:
         session = self._session(session_of(message.record))
@@ -215,10 +231,22 @@ class Runtimes:
 
     def _silent(self, live: LiveRuntime, alive: bool | None, now: int) -> None:
         """Not connected, and not heard of for long: its turns are lost; it is, too, unless seen."""
-        if live.turns:
+        had_turns = bool(live.turns)
+        if had_turns:
             self._lose_turns(live, now, "silent", {})
-        if alive is None:
+        if alive is not None:
+            return
+        if had_turns:
+            live.end(now)
+            del self._live[live.id]
+        else:
             self._forget(live, now)
+
+    def _forget(self, live: LiveRuntime, now: int) -> None:
+        """A runtime without open turns of which nothing is heard: no longer followed."""
+        live.end(now)
+        del self._live[live.id]
+        self._event("runtime_ended", live.id, now, {"cause": "silent", "said_bye": live.said_bye})
 
     def _end(self, live: LiveRuntime, now: int) -> None:
         live.end(now)
@@ -240,10 +268,6 @@ class Runtimes:
             data: dict[str, Scalar] = {"cause": cause, "said_bye": live.said_bye}
             self._event(kind, live.id, now, {**data, **facts} if vanished else data)
         log.info("runtime ended", runtime=live.id, pid=live.record.pid, cause=cause)
-
-    def _forget(self, live: LiveRuntime, now: int) -> None:
-        live.end(now)
-        del self._live[live.id]
 
     def _oom_evidence(self, live: LiveRuntime, now: int) -> tuple[str | None, int | None]:
         """Which counter says that the kernel killed it, and how many kills that counter shows.
@@ -287,7 +311,4 @@ class Runtimes:
     def _event(
         self, kind: str, runtime: str, now: int, data: dict[str, Scalar], turn: str | None = None
     ) -> None:
-        # The same event of the same runtime has the same id, also from the next agent: one that
-        # starts again and hears hello again does not report a second start.
-        name = hashlib.sha256(f"{kind}:{runtime}:{turn or ''}".encode()).hexdigest()[:32]
-        self._emit(Event(name, now, kind, runtime, turn, data), urgent=True)
+        self._emit(Event(uuid7(), now, kind, runtime, turn, data), urgent=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 from decodewatch.agent.sources.base import Reading, Source, Value
 from decodewatch.shared import logs
-from decodewatch.shared.records import MAX_DATA, MAX_MEASUREMENTS, Measured, Sample
+from decodewatch.shared.records import MAX_MEASUREMENTS, Measured, Sample
 
 log = logs.get(__name__)
 
@@ -87,8 +87,7 @@ class _Counter:
 class Series:
     """The readings of one interval, of the system or of one runtime.
 
-    At most `MAX_MEASUREMENTS` measurements and, of those without a value, `MAX_DATA` reasons are
-    kept: what a record holds.
+    At most `MAX_MEASUREMENTS` measurements and as many reasons are kept: what a record holds.
     """
 
     def __init__(self, now_us: int) -> None:
@@ -106,7 +105,9 @@ class Series:
         for reading in readings:
             key = reading.key
             if reading.value is None:
-                if reading.reason is not None:
+                if reading.reason is not None and (
+                    key in self._reasons or len(self._reasons) < MAX_MEASUREMENTS
+                ):
                     self._reasons[key] = reading.reason
                 continue
             series = self._series.get(key)
@@ -131,14 +132,13 @@ class Series:
                 unknown[key] = self._reasons.get(key, "transient")
             series.clear()
         for key, reason in self._reasons.items():
-            if key not in values and len(unknown) < MAX_DATA:
+            if key not in values and len(unknown) < MAX_MEASUREMENTS:
                 unknown[key] = reason
         self._reasons.clear()
         since, self._since = self._since, now_us
         if not values and not unknown:
             return None
-        kept = dict(list(unknown.items())[:MAX_DATA])
-        return Sample(runtime, now_us, max(now_us - since, 1), values, kept or None)
+        return Sample(runtime, now_us, max(now_us - since, 1), values, unknown or None)
 
 
 class Sampler:

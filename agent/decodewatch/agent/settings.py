@@ -20,17 +20,17 @@ class AgentSettings(BrokerSettings):
     """What `decodewatch agent run` does, beside where its broker is."""
 
     device: str | None = setting(
-        None, "id of this device; where it is not set, one is made once and kept in the state folder"
+        None, "id of this device; where it is not set, one is made and kept in the state folder"
     )
     state_folder: Path | None = setting(
         None,
-        "folder of the spool, the identity and the lock; where it is not set: $STATE_DIRECTORY, "
+        "folder of the spool and the identity; where it is not set: $STATE_DIRECTORY, "
         "/var/lib/decodewatch for root, else decodewatch below $XDG_STATE_HOME or ~/.local/state",
     )
     socket: Path | None = setting(
         None,
-        "inbox socket, at most 107 bytes; where it is not set: $DECODEWATCH_SOCKET, agent.sock below "
-        "$RUNTIME_DIRECTORY, /run/decodewatch for root, $XDG_RUNTIME_DIR/decodewatch, else "
+        "inbox socket, at most 107 bytes; where it is not set: $DECODEWATCH_SOCKET, agent.sock "
+        "below $RUNTIME_DIRECTORY, /run/decodewatch for root, $XDG_RUNTIME_DIR/decodewatch, else "
         "/tmp/decodewatch-<uid>. A socket passed by systemd is used instead of all of these",
     )
     socket_mode: str = setting(
@@ -49,7 +49,10 @@ class AgentSettings(BrokerSettings):
         high=600,
     )
     idle_interval_s: float = setting(
-        60.0, "seconds of one sample while nothing decodes; what keeps flash wear low", low=1, high=3600
+        60.0,
+        "seconds of one sample while nothing decodes; what keeps flash wear low",
+        low=1,
+        high=3600,
     )
     spool_limit_bytes: int = setting(
         64 * _MEBIBYTE,

@@ -13,6 +13,8 @@ log = logs.get(__name__)
 
 KEPT_ASIDE = 2
 """Corrupt spools that are kept for a person to look at; the oldest goes when there are more."""
+_BLOCK = 4096
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _ACCEPTED = "accepted is a file in a folder that the agent may write"
 
 
@@ -27,7 +29,7 @@ class SpoolFiles:
         # SQLite puts its files beside what a link points to; ours must stand there too.
         self.file = Path(os.path.realpath(file))
         self._ballast = self._beside("ballast")
-        self._ballast_bytes = ballast_bytes
+        self.ballast_bytes = ballast_bytes
         self._lock: int | None = None
 
     def _beside(self, suffix: str) -> Path:
@@ -69,7 +71,7 @@ class SpoolFiles:
             self._lock = None
 
     def set_aside(self) -> Path:
-        """Rename the database and its write-ahead log; the name they have now. Raises SpoolError."""
+        """Rename the database and its write-ahead log; their new name. Raises SpoolError."""
         kept = self._kept_aside()
         number = 1 + max((number for number, _ in kept), default=0)
         aside = self._beside(f"corrupt-{number}")
@@ -84,7 +86,7 @@ class SpoolFiles:
             self.make()
         except OSError as error:
             raise SpoolError(
-                f"spool: {self.file} is corrupt and cannot be set aside: {error.strerror}; {_ACCEPTED}"
+                f"spool: {self.file} is corrupt and cannot be moved: {error.strerror}; {_ACCEPTED}"
             ) from None
         return aside
 
@@ -104,23 +106,22 @@ class SpoolFiles:
         return sorted(found)
 
     def make_ballast(self) -> bool:
-        """Reserve the ballast's blocks; False where the disk has no room for it.
+        """Reserve the ballast's blocks, or as many as there are; False where there are not all.
 
-        Its blocks are what lets SQLite go on when somebody else has filled the disk.
+        They are what lets SQLite go on when somebody else has filled the disk.
         """
+        size = self.ballast_bytes
         try:
             fd = os.open(self._ballast, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if os.fstat(fd).st_size < self._ballast_bytes:
-                    _reserve(fd, self._ballast_bytes)
+                while not _reserve(fd, size):
+                    size //= 2
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                log.warning("ballast not made", file=self._ballast, reason=error.strerror)
-            self.drop_ballast()
-            return False
-        return True
+            log.warning("ballast not made", file=self._ballast, reason=error.strerror)
+            return error.errno not in _FULL
+        return size == self.ballast_bytes
 
     def drop_ballast(self) -> bool:
         """Give the ballast's blocks to the disk; whether there were any."""
@@ -135,20 +136,44 @@ class SpoolFiles:
 
     def has_room(self) -> bool:
         """Whether the disk has room for the ballast several times over."""
+        return self._free_bytes() >= 3 * self.ballast_bytes
+
+    def spare_bytes(self) -> int:
+        """What the database may still take of a full disk: half of the ballast's blocks.
+
+        The other half is for its write-ahead log, or for nobody.
+        """
+        try:
+            held = self._ballast.stat().st_size
+        except OSError:
+            held = 0
+        return min(held + self._free_bytes(), self.ballast_bytes) // 2
+
+    def _free_bytes(self) -> int:
         try:
             disk = os.statvfs(self.file.parent)
         except OSError as error:
-            log.warning("room on the disk not known", file=self.file, reason=error.strerror)
-            return False
-        return disk.f_bavail * disk.f_frsize >= 3 * self._ballast_bytes
+            log.warning("room on the disk not known", every=600, reason=error.strerror)
+            return 0
+        return disk.f_bavail * disk.f_frsize
 
 
-def _reserve(fd: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)
-        return
-    for _ in range(0, size, 4096):
-        os.write(fd, b"\xa5" * 4096)
+def _reserve(fd: int, size: int) -> bool:
+    """Make a file so large, with all its blocks; False, and the file empty, where they are not."""
+    if os.fstat(fd).st_size >= size:
+        return True
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:
+            for start in range(0, size, _BLOCK):
+                os.pwrite(fd, b"\xa5" * _BLOCK, start)
+    except OSError as error:
+        os.ftruncate(fd, 0)
+        if error.errno not in _FULL or size < 2 * _BLOCK:
+            raise
+        return False
+    return True
 
 
 def _remove(aside: Path) -> None:

@@ -1,4 +1,4 @@
-"""Making a stored batch smaller when the spool is full: samples and windows merge, then they go.
+"""Making stored batches smaller when the spool is full: samples and windows merge, then they go.
 
 Pure: records in, fewer records out. Turns, events, floors and runtimes are never touched here.
 """
@@ -6,12 +6,10 @@ Pure: records in, fewer records out. Turns, events, floors and runtimes are neve
 from collections.abc import Mapping, Sequence
 
 from decodewatch.shared.records import (
-    MAX_DATA,
     MAX_MEASUREMENTS,
     Measured,
     Record,
     Sample,
-    Scalar,
     Stratum,
     Window,
 )
@@ -21,38 +19,24 @@ MERGED_US = (60_000_000, 600_000_000)
 """The longest interval that the first and the second level merge to; the third drops them all."""
 LEVELS = (1, 2, 3)
 
-# What a batch has to give, as the spool keeps it beside the batch.
-NOTHING = 0
-DROPPABLE = 1  # samples or windows, none of which can be merged
-MERGEABLE = 2
-
 _MAX_STRATA = 256
 _PART_UNKNOWN = "transient"  # a reason of agent/sources: it was not read in some of the interval
 
 
 def detail(records: Sequence[Record]) -> int:
-    """Whether a batch has something to merge, something to drop, or nothing to give."""
-    seen = set()
-    found = NOTHING
-    for record in records:
-        if isinstance(record, (Sample, Window)):
-            key = record.KIND, record.runtime
-            if key in seen:
-                return MERGEABLE
-            seen.add(key)
-            found = DROPPABLE
-    return found
+    """How many of the records are samples or windows."""
+    return sum(isinstance(record, (Sample, Window)) for record in records)
 
 
 def thin(records: Sequence[Record], level: int) -> list[Record]:
-    """The records of a batch after one of LEVELS; empty where nothing else was in the batch."""
+    """Some records after one of LEVELS; none where all were samples and windows that had to go."""
     if level > len(MERGED_US):
         return [record for record in records if not isinstance(record, (Sample, Window))]
     return merge(records, MERGED_US[level - 1])
 
 
 def merge(records: Sequence[Record], longest_us: int) -> list[Record]:
-    """Join adjoining samples, and windows, of one runtime into intervals of at most `longest_us`."""
+    """Join adjoining samples, and windows, of one runtime, to at most `longest_us`."""
     out: list[Record] = []
     places: dict[tuple[str, str | None], int] = {}
     for record in records:
@@ -109,7 +93,7 @@ def _join_windows(first: Window, second: Window, span: int) -> Window | None:
 
 def _join_samples(first: Sample, second: Sample, span: int) -> Sample | None:
     values: dict[str, Measured] = {}
-    unknown: dict[str, Scalar] = {**(first.unknown or {}), **(second.unknown or {})}
+    unknown: dict[str, str] = {**(first.unknown or {}), **(second.unknown or {})}
     for name in {**first.values, **second.values}:
         one, other = first.values.get(name), second.values.get(name)
         if one is None or other is None:
@@ -126,7 +110,7 @@ def _join_samples(first: Sample, second: Sample, span: int) -> Sample | None:
         else:
             values[name] = one + other
     still_unknown = _without(unknown, values)
-    if len(values) > MAX_MEASUREMENTS or len(still_unknown) > MAX_DATA:
+    if len(values) > MAX_MEASUREMENTS or len(still_unknown) > MAX_MEASUREMENTS:
         return None
     return Sample(first.runtime, second.t, span, values, still_unknown)
 
@@ -137,9 +121,11 @@ def _join_gauges(
     other: tuple[int | float, int | float, int | float],
     other_us: int,
 ) -> tuple[int | float, int | float, int | float]:
+    low, high = min(one[1], other[1]), max(one[2], other[2])
     mean = (one[0] * one_us + other[0] * other_us) / (one_us + other_us)
-    return mean, min(one[1], other[1]), max(one[2], other[2])
+    # Six digits are more than any sensor has, and all seventeen would cost most of what is saved.
+    return min(max(float(f"{mean:.6g}"), low), high), low, high
 
 
-def _without(unknown: Mapping[str, Scalar], values: Mapping[str, Measured]) -> dict[str, Scalar]:
+def _without(unknown: Mapping[str, str], values: Mapping[str, Measured]) -> dict[str, str]:
     return {name: reason for name, reason in unknown.items() if name not in values}

@@ -73,7 +73,7 @@ class OpenTurn:
         for us, tokens in steps:
             self.tokens += tokens
             self._decode_us += us or 0
-            self._shared_tokens += tokens if tokens > 1 else 0
+            self._shared_tokens += tokens if tokens > 1 and us is not None else 0
         for gap in gaps(steps, message.depth):
             self._itl.setdefault(gap.octave, Sketch()).add(gap.us, gap.tokens)
         return steps
@@ -88,7 +88,7 @@ class OpenTurn:
             t=self.t,
             duration_us=max(end_us - self.t, 0),
             ttft_us=self._ttft_us,
-            decode_us=self._decode_us if self._whole and self.steps else None,
+            decode_us=self._decode_us if self._whole and self.steps > 1 else None,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self._cached_tokens,
             output_tokens=self.tokens,

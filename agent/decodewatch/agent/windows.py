@@ -11,7 +11,9 @@ Step = tuple[int | None, int]
 step of a turn, a device that slept), and how many tokens the step produced."""
 
 MOST_STRATA: Final = 256
-"""What one window record holds; a window that has as many is closed early."""
+MOST_BUCKETS: Final = 8192
+"""What one window record holds, and what fits into one batch with room to spare (some 4 bytes a
+bucket); a window with as many is closed early."""
 
 
 class Gap(NamedTuple):
@@ -36,7 +38,7 @@ def gaps(steps: Iterable[Step], depth: int | None) -> Iterator[Gap]:
     at = None if depth is None else depth - sum(tokens for _, tokens in known)
     for us, tokens in known:
         if us is not None and tokens > 0:
-            yield Gap(octave(at), us if tokens == 1 else round(us / tokens), tokens)
+            yield Gap(octave(at), us if tokens == 1 or us == 0 else max(1, round(us / tokens)), tokens)
         if at is not None:
             at = max(at, 0) + tokens
 
@@ -56,10 +58,15 @@ class WindowBuilder:
     @property
     def full(self) -> bool:
         """Whether it has to be closed before more steps are added."""
-        # One progress message has steps of at most some octaves of depth.
-        return len(self._strata) > MOST_STRATA - 64
+        # One progress message has steps of 64 octaves of depth at most.
+        return (
+            len(self._strata) > MOST_STRATA - 64
+            or sum(len(sketch.counts) for sketch in self._strata.values()) > MOST_BUCKETS
+        )
 
-    def add(self, steps: Iterable[Step], depth: int | None, concurrency: int, throttle: str) -> None:
+    def add(
+        self, steps: Iterable[Step], depth: int | None, concurrency: int, throttle: str
+    ) -> None:
         """Count steps that were made with so many turns open in this throttle state."""
         known = list(steps)
         self._steps += len(known)

@@ -12,12 +12,24 @@ _TOPIC = 256
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as MQTT hands it over; `received_at` is the server's wall time, microseconds."""
+    """A message as MQTT hands it over; `received_at` is the server's wall time, microseconds.
+
+    `size` is that of the payload as sent, of which too large a one keeps its beginning only.
+    """
 
     topic: str
     payload: bytes
     received_at: int
-    retained: bool = False
+    retained: bool
+    size: int
+
+    @classmethod
+    def of(
+        cls, topic: str, payload: bytes, received_at: int, *, retained: bool = False
+    ) -> "Message":
+        """A message with no more of its payload than a batch may have."""
+        kept = payload[: wire.MAX_SENT]
+        return cls(topic, kept, received_at, retained, len(payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,9 @@ def read(message: Message) -> Arrival:
         device = wire.device_of(message.topic)
     except WireError as error:
         return Letter(message, "", str(error))
+    if message.size > wire.MAX_SENT:
+        reason = f"payload of {message.size} bytes; accepted are {wire.MAX_SENT}"
+        return Letter(message, device, reason)
     try:
         if message.topic == wire.topic(device, "status"):
             return _status(message, device)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Table, update
+from sqlalchemy import Table, Update, update
 from sqlalchemy.engine import Connection
 
 from decodewatch.collector import sql
@@ -43,7 +43,7 @@ def place_all(connection: Connection, readings: Sequence[Reading]) -> Places:
     before = {key: _placement(row) for key, row in rows.items()}
     after = dict(before)
     for item in readings:
-        key = (item.device, item.boot)
+        key: sql.Key = (item.device, item.boot)
         after[key] = place(after[key], item.clock, item.received_at)
     changed = [key for key in rows if after[key] != before[key]]
     moved = [key for key in changed if after[key].offset_us != before[key].offset_us]
@@ -87,7 +87,7 @@ def _move(connection: Connection, key: sql.Key, before: Placement, after: Placem
     )
 
 
-def _moved(table: Table, device: str, boot: str, before: Placement, after: Placement) -> object:
+def _moved(table: Table, device: str, boot: str, before: Placement, after: Placement) -> Update:
     # No record lies before its boot: with this the index on (device, at) spares the older ones.
     return (
         update(table)

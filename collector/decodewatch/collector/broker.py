@@ -10,12 +10,10 @@ nobody; this program therefore sends itself a message through it now and then, a
 """
 
 import argparse
-import ipaddress
 import json
 import logging
 import os
 import secrets
-import socket
 import sys
 import tempfile
 import time
@@ -27,11 +25,11 @@ from typing import NoReturn
 from iotcore.iotcore import IotCoreBroker
 
 from decodewatch.collector import roundtrip
+from decodewatch.collector.addresses import check_listen, connectable, read_users, resolve
 from decodewatch.collector.errors import ServerError
 from decodewatch.shared import lifecycle, logs, settings, wire
 from decodewatch.shared.broker import BrokerSettings, make_client
 from decodewatch.shared.cli import EXIT_FAILURE
-from decodewatch.shared.errors import SettingsError, shown
 from decodewatch.shared.settings import setting
 
 _log = logs.get(__name__)
@@ -85,50 +83,9 @@ class EmbeddedSettings:
     log_format: str = setting("text", "form of a line of the log", choices=logs.FORMATS)
 
 
-def is_loopback(host: str, name: str) -> bool:
-    """Whether an address to listen on is reachable from this machine only.
-
-    `name` is the setting that it comes from. Raises SettingsError where it cannot be resolved.
-    """
-    return ipaddress.ip_address(resolve(host, name)).is_loopback
-
-
-def resolve(host: str, name: str) -> str:
-    """The IP address to listen on. Raises SettingsError where `host` has none."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise SettingsError(
-            f"{name}: {shown(host)}: {error}; accepted is an address of this machine"
-        ) from None
-    return str(found[0][4][0])
-
-
-def read_users(file: Path) -> dict[str, str]:
-    """Names and passwords of a users file. Raises SettingsError where it is not one."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"users_file: {file}: cannot be read: {error}") from None
-    users: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, colon, password = line.partition(":")
-        if not (name and colon and password and line.isprintable()) or name in users:
-            # The line itself is a secret: only its number is shown.
-            raise SettingsError(
-                f"users_file: {file}: line {number}; accepted is user:password, each user once"
-            )
-        users[name] = password
-    if not users:
-        raise SettingsError(f"users_file: {file}: no user; accepted is one user:password a line")
-    return users
-
-
 def configuration(chosen: EmbeddedSettings, users: Mapping[str, str]) -> str:
     """rumqttd's own configuration, as TOML. Raises SettingsError."""
-    host = resolve(chosen.listen_host, "listen_host")
+    host = resolve(chosen.listen_host)
     shown_host = f"[{host}]" if ":" in host else host
     ports = {"v5": chosen.listen_port}
     if chosen.listen_port_311 is not None:
@@ -176,18 +133,12 @@ class Embedded:
 
     def __init__(self, chosen: EmbeddedSettings) -> None:
         users = read_users(chosen.users_file) if chosen.users_file is not None else {}
-        if not users and not is_loopback(chosen.listen_host, "listen_host"):
-            raise SettingsError(
-                f"listen_host: {shown(chosen.listen_host)} lets others in, who may then write "
-                "what they like; give users_file a file of user:password lines, or listen on "
-                "127.0.0.1"
-            )
+        check_listen(chosen.listen_host, authenticated=bool(users))
         self._credentials: tuple[str, str] | None = None
         if users:
             self._credentials = (f"watch-{secrets.token_hex(8)}", secrets.token_hex(16))
             users[self._credentials[0]] = self._credentials[1]
-        host = resolve(chosen.listen_host, "listen_host")
-        self._host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self._host = connectable(chosen.listen_host)
         self._port = chosen.listen_port
         with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
             file.write(configuration(chosen, users))

@@ -40,7 +40,7 @@ def write(
     fresh: Sequence[Arrival],
     places: Places,
 ) -> None:
-    """Take arrivals into the locked rows and save these. The records are in their tables already."""
+    """Take arrivals into the locked rows, and save these. The records are in the tables."""
     boots = {key: row["boot"] for key, row in rows.items()}
     for item in arrivals:
         if isinstance(item, Heard):

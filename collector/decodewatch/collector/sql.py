@@ -56,9 +56,7 @@ def locked(connection: Connection, table: Table, defaults: Mapping[Key, Row]) ->
     return found
 
 
-def _select(
-    connection: Connection, table: Table, keys: Sequence[Key]
-) -> Iterator[tuple[Key, Row]]:
+def _select(connection: Connection, table: Table, keys: Sequence[Key]) -> Iterator[tuple[Key, Row]]:
     columns = list(table.primary_key)
     for start in range(0, len(keys), _KEYS_A_QUERY):
         some = keys[start : start + _KEYS_A_QUERY]
@@ -72,7 +70,9 @@ def save(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     if not rows:
         return
     keys = [column.name for column in table.primary_key]
-    statement = update(table).values({name: bindparam(name) for name in rows[0] if name not in keys})
+    statement = update(table).values(
+        {name: bindparam(name) for name in rows[0] if name not in keys}
+    )
     for name in keys:
         statement = statement.where(table.c[name] == bindparam(f"key_{name}"))
     connection.execute(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from decodewatch.collector import ledger, sql
-from decodewatch.collector.arrivals import Arrival, Delivery, Envelope, Heard, Letter
+from decodewatch.collector.arrivals import Arrival, Delivery, Envelope, Heard
 from decodewatch.collector.ledger import Ledger
 from decodewatch.collector.rows import Row
 from decodewatch.shared import tables
@@ -121,8 +121,3 @@ def _enter(rows: dict[sql.Key, Row], item: Arrival, envelope: Envelope) -> bool:
             other = rows[envelope.device, one.stream]
             other.update(_columns(ledger.evict(ledger_of(other), one.first, one.last)))
     return True
-
-
-def counts_as_letter(item: Arrival) -> bool:
-    """Whether something of the arrival belongs in the table of dead letters."""
-    return isinstance(item, Letter) or (isinstance(item, Delivery) and bool(item.received.refused))

@@ -11,31 +11,23 @@ import streamlit as st
 from decodewatch.dashboard import format as words
 from decodewatch.dashboard.queries import Decoding, Device, Ledger, Runtime
 from decodewatch.dashboard.view import Moment
-from decodewatch.shared.sketch import Percentile, Sketch
+from decodewatch.shared.sketch import Sketch
 
-WITHHELD = (
-    "A percentile q needs 10 / (1 - q) values before it means anything: p90 100, p95 200, "
-    "p99 1,000. Until then only the median is shown, with the count. All come from merged sketches, "
-    "at most 1.1 % off."
+HOW_TO_READ = (
+    "Percentiles are read from merged sketches, at most 1.1 % off, and withheld where there are "
+    "too few values for them: p90 needs 100, p95 200, p99 1,000. RssAnon + VmSwap is that of the "
+    "last turn's runtime at its end; mapped weights are not in it. Delivery counts batches."
 )
-_MEMORY = (
-    "RssAnon + VmSwap of the runtime when its last turn ended. Mapped weights are not in it: they "
-    "come and go with the page cache."
-)
-_DELIVERY = (
-    "Batches by what became of them: received once, received again and dropped, not arrived yet, "
-    "given up by a full spool."
-)
+_WIDTHS = (160, 262, 128, 215, 115, 290)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One figure: `title` above it, `value` large, `detail` below it, `help` on hover."""
+    """One figure: `title` above it, `value` large, `detail` below it."""
 
     title: str
     value: str
     detail: str
-    help: str | None = None
 
 
 def ttft(found: Decoding) -> Cell:
@@ -49,27 +41,12 @@ def itl(found: Decoding) -> Cell:
 
 
 def _percentiles(title: str, sketch: Sketch, others: tuple[float, ...], thing: str) -> Cell:
-    if not sketch.n:
-        return Cell(title, "\N{EN DASH}", f"no {thing} in the period", WITHHELD)
-    figures = [_short(sketch.percentile(q)) for q in others]
-    known = [text for text in figures if text]
-    return Cell(
-        title,
-        f"{words.duration(sketch.quantile(0.5))} :small[p50]",
-        " · ".join([*known, words.counted(sketch.n, thing)])
-        + ("" if len(known) == len(others) else f" ({_needs(sketch, others, thing)})"),
-        WITHHELD,
-    )
-
-
-def _short(found: Percentile) -> str:
-    return "" if found.us is None else words.percentile(found)
-
-
-def _needs(sketch: Sketch, others: tuple[float, ...], thing: str) -> str:
-    """What the first withheld percentile would need."""
-    first = next(q for q in others if sketch.percentile(q).us is None)
-    return words.percentile(sketch.percentile(first), thing)
+    median = sketch.quantile(0.5)
+    if median is None:
+        return Cell(title, "\N{EN DASH}", f"no {thing} in the period")
+    figures = [words.percentile(sketch.percentile(q)) for q in others]
+    detail = " · ".join([*figures, words.counted(sketch.n, thing)])
+    return Cell(title, f"{words.duration(median)} :small[p50]", detail)
 
 
 def available(device: Device) -> Cell:
@@ -85,15 +62,15 @@ def runtime_memory(device: Device, runtime: Runtime | None) -> Cell:
     """RssAnon + VmSwap of the runtime of the last turn."""
     title = "RssAnon + VmSwap"
     if device.turn_at is None:
-        return Cell(title, "\N{EN DASH}", "no turn yet", _MEMORY)
+        return Cell(title, "\N{EN DASH}", "no turn yet")
     who = "its runtime is unknown"
     if runtime is not None:
         who = words.inert(runtime.name, 24)
         if runtime.model is not None:
             who += f" · {words.inert(runtime.model.name, 24)}"
     if device.runtime_memory_bytes is None:
-        return Cell(title, words.UNKNOWN, f"not read at the last turn's end · {who}", _MEMORY)
-    return Cell(title, words.size(device.runtime_memory_bytes), who, _MEMORY)
+        return Cell(title, words.UNKNOWN, f"not read at the last turn's end · {who}")
+    return Cell(title, words.size(device.runtime_memory_bytes), who)
 
 
 def hottest(device: Device) -> Cell:
@@ -109,23 +86,19 @@ def hottest(device: Device) -> Cell:
 def delivery(ledger: Ledger | None) -> Cell:
     """The delivery ledger over all streams of the device."""
     if ledger is None:
-        return Cell("delivery", "\N{EN DASH}", "no batch yet", _DELIVERY)
+        return Cell("delivery", "\N{EN DASH}", "no batch yet")
     value = "all arrived"
     if ledger.missing:
         value = f":orange[{words.count(ledger.missing)} missing]"
     detail = f"{words.count(ledger.received)} received · {words.count(ledger.duplicate)} duplicate"
-    return Cell(
-        "delivery",
-        value,
-        f"{detail} · {words.count(ledger.missing)} missing · {words.count(ledger.evicted)} evicted",
-        _DELIVERY,
-    )
+    detail += f" · {words.count(ledger.missing)} missing · {words.count(ledger.evicted)} evicted"
+    return Cell("delivery", value, detail)
 
 
 def last_turn(device: Device, moment: Moment) -> str:
     """When the last turn ended, and how, where not to its end."""
     if device.turn_at is None:
-        return "no turn yet"
+        return "no turn ever"
     text = f"last turn {moment.ago(device.turn_at)}"
     if device.turn_ending not in (None, "complete"):
         text += f", {words.inert(str(device.turn_ending))}"
@@ -147,9 +120,10 @@ def of(
 
 
 def row(cells: list[Cell]) -> None:
-    """Draw cells side by side; on a narrow screen they stand one below the other."""
-    for column, cell in zip(st.columns(len(cells), gap="medium"), cells, strict=True):
-        column.markdown(
-            f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]",
-            help=cell.help,
-        )
+    """Draw cells side by side, in as many lines as the screen is narrow."""
+    with st.container(horizontal=True, gap="small"):
+        for width, cell in zip(_WIDTHS, cells, strict=True):
+            st.markdown(
+                f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]",
+                width=width,
+            )

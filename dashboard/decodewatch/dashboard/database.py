@@ -97,7 +97,7 @@ def _explained(error: DBAPIError, url: URL) -> Unavailable:
     if "locked" in text or "busy" in text:
         return Unavailable(
             "The database is busy.",
-            "Something holds it for long: a backup, or a migration. This page looks again by itself.",
+            "A backup or a migration holds it for long. This page looks again by itself.",
         )
     if "no such table" in text or "no such column" in text or "does not exist" in text:
         return Unavailable(

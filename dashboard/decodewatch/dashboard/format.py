@@ -1,4 +1,4 @@
-"""How values look: units, ages, unknowns, percentiles with their counts, and names that others chose.
+"""How values look: units, ages, unknowns, percentiles, and names that others chose.
 
 Everything here takes plain values and returns text. An unknown value is the word "unknown".
 Durations come in microseconds, sizes in bytes, moments in microseconds since 1970 (UTC).
@@ -45,6 +45,11 @@ def counted(value: int, thing: str) -> str:
     """A number of things with their name: "1 turn", "2 turns", "3 batches"."""
     ending = "" if value == 1 else "es" if thing.endswith("ch") else "s"
     return f"{value:,} {thing}{ending}"
+
+
+def sentence(text: str) -> str:
+    """Some words with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def duration(us: float | None) -> str:
@@ -130,14 +135,14 @@ def clock(at: int | None, now: int, where: tzinfo) -> str:
     return f"{then.day} {then:%b} {text}" if then.year == today.year else f"{then:%Y-%m-%d} {text}"
 
 
-def percentile(found: Percentile, thing: str = "value") -> str:
+def percentile(found: Percentile) -> str:
     """A percentile by the withholding rule: "p99 41.2 ms", or what it would need."""
     name = f"p{found.q * 100:g}"
     if found.us is not None:
         return f"{name} {duration(found.us)}"
     if found.n == 0:
         return f"{name} {UNKNOWN}"
-    return f"{name} needs {counted(enough_for(found.q), thing)}"
+    return f"{name} needs {enough_for(found.q):,}"
 
 
 def plain(text: str, limit: int = 48) -> str:

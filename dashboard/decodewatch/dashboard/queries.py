@@ -251,7 +251,7 @@ def ledgers(connection: Connection, names: Sequence[str]) -> dict[str, Ledger]:
 
 
 def boot_placed(connection: Connection, name: str, boot: str) -> str | None:
-    """How a boot is placed in time: "clock", or "receipt" where its clock was never synchronised."""
+    """How a boot is placed in time: "clock", or "receipt" where its clock never was right."""
     table = tables.boot
     query = select(table.c.placed).where(table.c.device == name, table.c.boot == boot)
     placed: str | None = connection.execute(query).scalar()
@@ -267,10 +267,21 @@ def runtimes(connection: Connection, name: str, limit: int = MOST_RUNTIMES) -> l
         .order_by(table.c.at.desc())
         .limit(limit)
     )
-    return [
-        Runtime(**{**row, "model": _model(row["model"]), "settings": row["settings"] or {}})
-        for row in connection.execute(query).mappings()
-    ]
+    return [_runtime(row) for row in connection.execute(query).mappings()]
+
+
+def runtime(connection: Connection, name: str, which: str | None) -> Runtime | None:
+    """One runtime of a device; None where it is not known."""
+    table = tables.runtime
+    query = select(*_columns(table, Runtime)).where(
+        table.c.device == name, table.c.runtime == which
+    )
+    found = connection.execute(query).mappings().first()
+    return None if found is None else _runtime(found)
+
+
+def _runtime(row: Mapping[Any, Any]) -> Runtime:
+    return Runtime(**{**row, "model": _model(row["model"]), "settings": row["settings"] or {}})
 
 
 def _model(value: Any) -> ModelSpec | None:
@@ -287,13 +298,12 @@ def decoding(
     """What a device decoded in the turns that began since then, the newest `limit` of them."""
     table = tables.turn
     inside = (table.c.device == name) & (table.c.at >= since)
-    counts = select(table.c.ending, func.count()).where(inside).group_by(table.c.ending)
-    endings = {ending: number for ending, number in connection.execute(counts)}
+    counts = (
+        select(table.c.ending, func.count().label("number")).where(inside).group_by(table.c.ending)
+    )
+    endings = {row.ending: row.number for row in connection.execute(counts)}
     newest = (
-        select(table.c.ttft_us, table.c.itl)
-        .where(inside)
-        .order_by(table.c.at.desc())
-        .limit(limit)
+        select(table.c.ttft_us, table.c.itl).where(inside).order_by(table.c.at.desc()).limit(limit)
     )
     ttft = Sketch()
     itl: dict[int | None, Sketch] = {}
@@ -311,9 +321,7 @@ def turns(connection: Connection, name: str, since: int, limit: int = MOST_TURNS
     turn, floor = tables.turn, tables.floor
     own = [turn.c[item.name] for item in fields(Turn) if item.name in turn.c]
     query = (
-        select(
-            *own, floor.c.bytes.label("floor_bytes"), floor.c.settled.label("floor_settled")
-        )
+        select(*own, floor.c.bytes.label("floor_bytes"), floor.c.settled.label("floor_settled"))
         .outerjoin(floor, (floor.c.device == turn.c.device) & (floor.c.turn == turn.c.turn))
         .where(turn.c.device == name, turn.c.at >= since)
         .order_by(turn.c.at.desc())
@@ -339,6 +347,11 @@ def windows(
     ]
 
 
+def stride(span: int) -> int:
+    """Of how many samples `samples` must read one, to read no more of a span than its bound."""
+    return max(-(-span // SAMPLE_SLOT_US // MOST_SAMPLES), 1)
+
+
 def samples(connection: Connection, name: str, since: int, stride: int = 1) -> list[Sample]:
     """The system's samples that ended since then, in order, at most `MOST_SAMPLES`.
 
@@ -358,9 +371,7 @@ def samples(connection: Connection, name: str, since: int, stride: int = 1) -> l
     ]
 
 
-def events(
-    connection: Connection, name: str, since: int, limit: int = MOST_EVENTS
-) -> list[Event]:
+def events(connection: Connection, name: str, since: int, limit: int = MOST_EVENTS) -> list[Event]:
     """The events since then, the newest first, at most `limit`."""
     table = tables.event
     query = (

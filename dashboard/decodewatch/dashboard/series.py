@@ -6,27 +6,29 @@ since 1970, as Vega wants them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import pandas as pd
 
 from decodewatch.dashboard import format as words
-from decodewatch.dashboard.queries import Runtime, Sample, Turn, Window
+from decodewatch.dashboard.queries import Sample, Turn, Window
 from decodewatch.shared.sensors import TEMPERATURE, is_junction
-from decodewatch.shared.sketch import Sketch, enough_for
+from decodewatch.shared.sketch import Percentile, Sketch, enough_for
 
 MOST_POINTS = 500
 """Points of one series at most: a tab that redraws more for days grows without end."""
 MOST_BINS = 180
-FEW_BINS = 30
-"""Bins are widened until their percentiles have enough values, but not beyond so few bins."""
+"""Whole bins of a time axis at most; the ends add a piece of one each."""
+FEWEST_BINS = 12
+"""The bins of a percentile are widened until most have enough tokens, but not beyond so few."""
 MOST_SERIES = 6
 
-_WIDTHS_S = (10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 QUANTILES = (0.5, 0.9, 0.99)
 PERCENTILES = tuple(f"p{q * 100:g}" for q in QUANTILES)
+
+_WIDTHS_S = (10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_MOST = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,65 +59,102 @@ class Axis:
         return self.start / 1000, self.end / 1000
 
 
-def axis(since: int, now: int, windows: Sequence[Window], others: Iterable[int]) -> Axis:
-    """The axis of a page: the period asked for, or from the first thing there is in it.
+def axis(since: int, now: int, seen: Iterable[int]) -> Axis:
+    """The axis of a page: the period asked for, or from the first moment of it that has data.
 
-    Bins are as narrow as the points allow, and as wide as the usual bin needs to have a p99.
+    Its bins are as narrow as the bound of points allows, and cut at round moments, so that they
+    keep their place from one refresh to the next.
     """
-    first = min([now - words.MINUTE, *others, *(window.at for window in windows)])
-    begin = max(since, first - 15 * words.SECOND)
-    return next(
-        (made for made in _axes(begin, now) if made.count <= FEW_BINS or _enough(made, windows)),
-        list(_axes(begin, now))[-1],
-    )
+    begin = max(since, min([now - words.MINUTE, *seen]) - 15 * words.SECOND)
+    widths = [seconds * words.SECOND for seconds in _WIDTHS_S]
+    width = next((one for one in widths if now - begin <= MOST_BINS * one), widths[-1])
+    return Axis(begin // width * width, -(-now // width) * width, width)
 
 
-def _axes(begin: int, now: int) -> Iterable[Axis]:
-    """Axes over one stretch, the finest first, cut at round moments so that bins keep their place."""
+def _wider(along: Axis) -> Iterator[Axis]:
+    """The axis, and the same stretch in ever wider bins, down to few."""
+    yield along
     for seconds in _WIDTHS_S:
         width = seconds * words.SECOND
-        start, end = begin // width * width, -(-now // width) * width
-        if (end - start) // width <= MOST_BINS:
-            yield Axis(start, end, width)
+        start = along.start // width * width
+        made = Axis(start, along.end, width)
+        if width > along.width and made.count >= FEWEST_BINS:
+            yield made
 
 
-def _enough(made: Axis, windows: Sequence[Window]) -> bool:
-    """Whether half of the bins that hold anything hold enough for the highest percentile."""
-    counts: dict[int, int] = {}
-    for window in windows:
-        place = made.bin(window.at)
-        if place is not None:
-            counts[place] = counts.get(place, 0) + window.itl.n
-    return not counts or median(counts.values()) >= enough_for(max(QUANTILES))
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """ITL percentiles over time, each in bins wide enough for it.
 
-
-def itl_over_time(windows: Iterable[Window], along: Axis) -> pd.DataFrame:
-    """ITL percentiles a bin, in ms: `at`, `p50`, `p90`, `p99`, `n`, and each as words.
-
-    A bin without tokens is there too, with NaN, so that a line stops instead of bridging it.
+    `frame` has a row a percentile and bin: `at`, `percentile`, `ms` (NaN: withheld, or no token),
+    `n`, and `told`, the same in words. `widths` are the bins' widths in microseconds.
     """
-    bins = [Sketch() for _ in range(along.count)]
-    for window in windows:
-        place = along.bin(window.at)
-        if place is not None:
-            bins[place].merge(window.itl)
-    return pd.DataFrame(
-        [{"at": along.middle_ms(place), **_row(one)} for place, one in enumerate(bins)],
-        columns=["at", "n", *PERCENTILES, *(f"{name}_words" for name in PERCENTILES)],
-    )
+
+    frame: pd.DataFrame
+    widths: Mapping[str, int]
+
+
+def itl_over_time(windows: Sequence[Window], along: Axis) -> OverTime:
+    """ITL percentiles over time, in ms.
+
+    A bin without tokens is there too, so that a line stops instead of bridging it.
+    """
+    rows, widths = [], {}
+    for q, name in zip(QUANTILES, PERCENTILES, strict=True):
+        made, bins = _bins_for(q, windows, along)
+        widths[name] = made.width
+        for place, sketch in enumerate(bins):
+            found = sketch.percentile(q)
+            rows.append(
+                {
+                    "at": max(made.middle_ms(place), along.domain_ms[0]),
+                    "percentile": name,
+                    "ms": math.nan if found.us is None else found.us / 1000,
+                    "n": sketch.n,
+                    "told": _told(found),
+                }
+            )
+    return OverTime(pd.DataFrame(rows, columns=["at", "percentile", "ms", "n", "told"]), widths)
+
+
+def _bins_for(q: float, windows: Sequence[Window], along: Axis) -> tuple[Axis, list[Sketch]]:
+    """The narrowest bins most of which hold enough for a percentile, of those with any token."""
+    needed = 1 if q == 0.5 else enough_for(q)
+    for made in _wider(along):
+        bins = [Sketch() for _ in range(made.count)]
+        for window in windows:
+            place = made.bin(window.at)
+            if place is not None:
+                bins[place].merge(window.itl)
+        filled = [sketch.n for sketch in bins if sketch.n]
+        if sum(n >= needed for n in filled) >= _MOST * len(filled):
+            break
+    return made, bins
+
+
+def _told(found: Percentile) -> str:
+    return words.percentile(found).partition(" ")[2]
 
 
 def itl_by_depth(itl: Mapping[int | None, Sketch]) -> pd.DataFrame:
-    """ITL percentiles a depth octave, in ms, the shallow ones first: `depth`, and as over time.
+    """ITL percentiles a depth octave, in ms, the shallow ones first.
 
-    Tokens whose depth is not known are in no row.
+    `depth`, and `percentile`, `ms`, `n`, `told` as over time. Tokens whose depth is not known are
+    in no row.
     """
     rows = [
-        {"depth": depth_label(octave), **_row(itl[octave])}
+        {
+            "depth": depth_label(octave),
+            "percentile": name,
+            "ms": math.nan if found.us is None else found.us / 1000,
+            "n": found.n,
+            "told": _told(found),
+        }
         for octave in sorted(octave for octave in itl if octave is not None)
+        for q, name in zip(QUANTILES, PERCENTILES, strict=True)
+        for found in [itl[octave].percentile(q)]
     ]
-    columns = ["depth", "n", *PERCENTILES, *(f"{name}_words" for name in PERCENTILES)]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["depth", "percentile", "ms", "n", "told"])
 
 
 def depth_label(octave: int) -> str:
@@ -126,15 +165,6 @@ def depth_label(octave: int) -> str:
     return str(low) if low == high else f"{low}\N{EN DASH}{high}"
 
 
-def _row(sketch: Sketch) -> dict[str, float | int | str]:
-    row: dict[str, float | int | str] = {"n": sketch.n}
-    for q, name in zip(QUANTILES, PERCENTILES, strict=True):
-        found = sketch.percentile(q)
-        row[name] = math.nan if found.us is None else found.us / 1000
-        row[f"{name}_words"] = words.percentile(found, "token").removeprefix(f"{name} ")
-    return row
-
-
 def turn_points(turns: Sequence[Turn]) -> pd.DataFrame:
     """A row a turn: `at` (its end), `ttft_ms`, `tpot_ms` (NaN: unknown), and words about it."""
     rows = [
@@ -142,7 +172,7 @@ def turn_points(turns: Sequence[Turn]) -> pd.DataFrame:
             "at": turn.end_at / 1000,
             "ttft_ms": _milli(turn.ttft_us),
             "tpot_ms": _milli(turn.tpot_us),
-            "ending": turn.ending,
+            "ending": words.plain(turn.ending),
             "ttft": words.duration(turn.ttft_us),
             "tpot": words.duration(turn.tpot_us),
             "prompt": words.count(turn.prompt_tokens),
@@ -162,12 +192,12 @@ def _milli(us: float | None) -> float:
 FLOOR, EARLY_FLOOR, END = "floor", "floor, not settled", "at the turn's end"
 
 
-def memory_points(turns: Sequence[Turn], runtimes: Sequence[Runtime]) -> pd.DataFrame:
+def memory_points(turns: Sequence[Turn], called: Mapping[str, str]) -> pd.DataFrame:
     """RssAnon + VmSwap after each turn in MiB: `at`, `mib`, `known_as`, `runtime`, `memory`.
 
-    The floor where there is one, else what the runtime held when the turn ended, marked so.
+    `called` names the runtimes. The floor where there is one, else what the runtime held when the
+    turn ended, marked so.
     """
-    names = {runtime.runtime: f"{words.plain(runtime.name)} {runtime.pid}" for runtime in runtimes}
     rows = []
     for turn in turns[:MOST_POINTS]:
         held, known_as = turn.memory_end_bytes, END
@@ -179,7 +209,7 @@ def memory_points(turns: Sequence[Turn], runtimes: Sequence[Runtime]) -> pd.Data
                     "at": turn.end_at / 1000,
                     "mib": held / 2**20,
                     "known_as": known_as,
-                    "runtime": names.get(turn.runtime, turn.runtime[:8]),
+                    "runtime": called.get(turn.runtime, turn.runtime[:8]),
                     "memory": words.size(held),
                 }
             )
@@ -204,12 +234,16 @@ SILENCE = 150 * words.SECOND
 """A line of samples bridges so much: an idle device sends one a minute."""
 
 
+def _any(label: str) -> bool:
+    return True
+
+
 def gauges(
     samples: Sequence[Sample],
     along: Axis,
     measurement: str,
     scale: float = 1.0,
-    keep: Callable[[str], bool] = lambda label: True,
+    keep: Callable[[str], bool] = _any,
 ) -> Gauges:
     """One measurement of all its sensors along the axis, times `scale`: the highest few of them."""
     cells: dict[str, dict[int, list[_Level]]] = {}
@@ -221,10 +255,9 @@ def gauges(
             if name == measurement and place is not None and keep(label):
                 level = value if isinstance(value, list) else [value] * 3
                 cells.setdefault(label, {}).setdefault(place, []).append(tuple(level))
-        reason = next(
-            (str(why) for key, why in sample.unknown.items() if key.split(":")[0] == measurement),
-            reason,
-        )
+        for key, why in sample.unknown.items():
+            if key.partition(":")[0] == measurement:
+                reason = str(why)
     ranked = sorted(cells, key=lambda label: (-_highest(cells[label]), label))
     rows = [
         {"at": at, "label": words.plain(label), "mean": mean, "low": low, "high": high}
@@ -241,7 +274,7 @@ def _highest(cells: Mapping[int, Sequence[_Level]]) -> float:
 
 def _line(
     cells: Mapping[int, Sequence[_Level]], along: Axis, scale: float
-) -> Iterable[tuple[float, float, float, float]]:
+) -> Iterator[tuple[float, float, float, float]]:
     """Points of one series, with one of NaN where nothing was measured for long."""
     longest = max(3 * along.width, SILENCE) // along.width
     before: int | None = None

@@ -25,7 +25,7 @@ _active: DashboardSettings | None = None
 
 
 def activate(settings: DashboardSettings | None) -> None:
-    """Make these the settings of every page of this process: Streamlit passes pages no arguments."""
+    """Make these the settings of every page: Streamlit passes them no arguments."""
     global _active
     _active = settings
 

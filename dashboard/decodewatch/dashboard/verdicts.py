@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import Literal
 
 from decodewatch.dashboard import format as words
 from decodewatch.dashboard.queries import Decoding, Device, Ledger
@@ -22,7 +23,7 @@ class Connection:
 
     word: str
     since: int | None
-    colour: str
+    colour: Literal["green", "red", "orange", "gray"]
     advice: str | None = None
 
 
@@ -69,16 +70,19 @@ def fleet(
     elif in_all == 1:
         who = f"The one device is {connection(away[0], now).word}."
     else:
-        who = f"{online:,} of {in_all:,} devices are online: {_names(away, now)}."
+        verb = "is" if online == 1 else "are"
+        who = f"{online:,} of {in_all:,} devices {verb} online: {_names(away, now)}."
     missing = {name: ledger.missing for name, ledger in ledgers.items() if ledger.missing}
     evicted = sum(ledger.evicted for ledger in ledgers.values())
     if missing:
         worst = max(missing, key=lambda name: missing[name])
         where = f"of {words.inert(worst)}" if len(missing) == 1 else f"of {len(missing)} devices"
-        lost = f"{words.counted(sum(missing.values()), 'batch')} {where} not arrived yet."
+        verb = "has" if sum(missing.values()) == 1 else "have"
+        lost = f"{words.counted(sum(missing.values()), 'batch')} {where} {verb} not arrived yet."
     else:
         lost = "Nothing is missing."
-    gone = f" {words.counted(evicted, 'batch')} given up by full spools." if evicted else ""
+    verb = "was" if evicted == 1 else "were"
+    gone = f" {words.counted(evicted, 'batch')} {verb} given up by a full spool." if evicted else ""
     return f"{who} {lost}{gone}"
 
 
@@ -94,13 +98,13 @@ def _names(away: Sequence[Device], now: int) -> str:
 def decoded(found: Decoding, period: str) -> str:
     """What a device did in a period: how many turns, how many not to their end."""
     if not found.turns:
-        return f"No turn in the last {period}."
+        return f"no turn in the last {period}"
     failed = {ending: n for ending, n in found.endings.items() if ending != "complete"}
     text = f"{words.counted(found.turns, 'turn')} in the last {period}"
     if not failed:
-        return f"{text}, all complete."
+        return f"{text}, all complete"
     kinds = ", ".join(f"{n:,} {words.inert(ending)}" for ending, n in sorted(failed.items()))
-    return f"{text}, of which {kinds}."
+    return f"{text}, of which {kinds}"
 
 
 def since(found: Connection, now: int, where: tzinfo) -> str:

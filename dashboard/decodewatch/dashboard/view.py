@@ -1,31 +1,45 @@
-"""What every page shares: its dress, the period in the address, the clock, the states without data."""
+"""What every page shares: dress, the period in the address, the clock, states without data."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import tzinfo
+from pathlib import Path
 
 import streamlit as st
 from sqlalchemy import Connection
 
 from decodewatch.dashboard import format as words
-from decodewatch.dashboard import settings
+from decodewatch.dashboard import settings, verdicts
 from decodewatch.dashboard.database import Unavailable, reading
+from decodewatch.dashboard.queries import Device
 from decodewatch.dashboard.series import MOST_BINS
 from decodewatch.shared import logs
 
 _log = logs.get(__name__)
 
+# What stands in the address: as the choice shows it, as a sentence says it, in microseconds.
 PERIODS = {
-    "15m": ("15 min", 15 * words.MINUTE),
-    "1h": ("1 h", words.HOUR),
-    "6h": ("6 h", 6 * words.HOUR),
-    "24h": ("24 h", words.DAY),
-    "7d": ("7 d", 7 * words.DAY),
+    "15m": ("15 min", "15 minutes", 15 * words.MINUTE),
+    "1h": ("1 h", "hour", words.HOUR),
+    "6h": ("6 h", "6 hours", 6 * words.HOUR),
+    "24h": ("24 h", "24 hours", words.DAY),
+    "7d": ("7 d", "7 days", 7 * words.DAY),
 }
 DEFAULT_PERIOD = "1h"
+_HERE = Path(__file__).parent
 SLOWEST_REFRESH_S = 60
+
+START_AGENT = (
+    "Start an agent on a device: `pip install decodewatch`, then `decodewatch agent run` with "
+    "`--broker-host` naming the machine of the broker. The device appears here within seconds; if "
+    "it does not, see the logs of the agent and of the collector."
+)
+WRAP_LOOP = (
+    "Wrap the loop that decodes with `DecodeMonitor` (`from decodewatch.agent import "
+    "DecodeMonitor`), on the device itself; the README shows it in five lines."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +66,13 @@ class Period:
 
     @property
     def words(self) -> str:
-        """As people say it."""
-        return PERIODS[self.key][0]
+        """As it follows "in the last"."""
+        return PERIODS[self.key][1]
 
     @property
     def length(self) -> int:
         """In microseconds."""
-        return PERIODS[self.key][1]
-
-    @property
-    def stride(self) -> int:
-        """Of how many samples a chart needs one: a bin still holds several."""
-        return max(self.length // (10 * words.SECOND) // 2000, 1)
+        return PERIODS[self.key][2]
 
     def refresh_s(self, least: int) -> int:
         """Seconds between refreshes: nothing new can be seen within a quarter of a bin."""
@@ -72,8 +81,10 @@ class Period:
 
 
 def dress() -> None:
-    """Title and width of every page."""
-    st.set_page_config(page_title="decodewatch", page_icon=":material/monitoring:", layout="wide")
+    """Title, logo and width of every page."""
+    st.set_page_config(page_title="decodewatch", page_icon=_HERE / "icon.svg", layout="wide")
+    st.logo(_HERE / "logo.svg", size="medium", icon_image=_HERE / "logo.svg")
+    st.html(_HERE / "style.css")
 
 
 def moment() -> Moment:
@@ -124,7 +135,42 @@ def database() -> Iterator[Connection]:
 
 
 def notice(icon: str, what: str, advice: str) -> None:
-    """A state without data: what is, and what to do about it."""
+    """A state without data: what is, and what to do about it, both Markdown."""
     with st.container(border=True):
-        st.markdown(f"#### {icon} {what}")
-        st.markdown(advice)
+        st.markdown(f"**{icon} {what}**  \n{advice}")
+
+
+@contextmanager
+def heading(title: str) -> Iterator[None]:
+    """The title of a page, with what is drawn inside beside it."""
+    with st.container(
+        horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"
+    ):
+        st.subheader(title, anchor=False, width="content")
+        yield
+
+
+def connection_badge(device: Device, moment: Moment) -> None:
+    """Whether a device is online, and since when; what to check where it is not, on hover."""
+    found = verdicts.connection(device, moment.now)
+    icons = {
+        "online": ":material/check_circle:",
+        "offline": ":material/cancel:",
+        "silent": ":material/hourglass_empty:",
+    }
+    st.badge(
+        f"{found.word} {verdicts.since(found, moment.now, moment.zone)}",
+        icon=icons.get(found.word, ":material/help:"),
+        color=found.colour,
+        help=found.advice,
+    )
+
+
+def period_with(length: int) -> Period | None:
+    """The shortest period that reaches back so far; None where none does."""
+    return next((Period(key) for key, (_, _, reach) in PERIODS.items() if reach > length), None)
+
+
+def table_height(rows: int) -> int:
+    """Pixels for a table of so many rows: no emptiness below it, and not the whole page."""
+    return 36 * min(rows + 1, 11) + 3

@@ -97,8 +97,13 @@ def device_of(name: str) -> str:
 
 
 def pack(value: Any) -> bytes:
-    """A JSON document, deflated where that is shorter."""
+    """A JSON document, deflated where that is shorter.
+
+    Raises WireError where nobody would inflate it again.
+    """
     plain = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    if len(plain) > MAX_INFLATED:
+        raise WireError(f"payload inflates to {len(plain)} bytes; accepted are {MAX_INFLATED}")
     deflated = zlib.compress(plain, 6)
     return deflated if len(deflated) < len(plain) else plain
 

@@ -4,9 +4,9 @@ import streamlit as st
 from sqlalchemy import Connection
 
 from decodewatch.dashboard import cells, queries, verdicts, view
-from decodewatch.dashboard import format as words
+from decodewatch.dashboard.pages import device as device_page
 
-# Sketches of one page in all: with many devices each gets fewer of its newest turns.
+# With many devices each gets fewer of its newest turns, but not fewer than these.
 _FEWEST_TURNS = 50
 
 
@@ -22,21 +22,19 @@ def _body(period: view.Period) -> None:
     with view.database() as connection:
         in_all, _ = queries.device_counts(connection)
         devices = queries.devices(connection)
-        ledgers = queries.ledgers(connection, [device.device for device in devices])
         if not devices:
-            view.notice(
-                ":material/memory:",
-                "No device has reported yet.",
-                "Start an agent on a device: `pip install decodewatch`, then "
-                "`decodewatch agent run --broker-host THIS-MACHINE`. It appears here within "
-                "seconds; if it does not, see the logs of the agent and of the collector.",
-            )
+            view.notice(":material/memory:", "No device has reported yet.", view.START_AGENT)
             return
-        st.markdown(f"##### {verdicts.fleet(in_all, devices, ledgers, moment.now)}")
+        ledgers = queries.ledgers(connection, [device.device for device in devices])
+        st.markdown(f"**{verdicts.fleet(in_all, devices, ledgers, moment.now)}**")
+        limit = max(queries.MOST_TURN_SKETCHES // len(devices), _FEWEST_TURNS)
         for device in devices:
-            _device(connection, device, ledgers.get(device.device), period, moment, len(devices))
+            with st.container(border=True, gap="small", key=f"device-{device.device}"):
+                ledger = ledgers.get(device.device)
+                _device(connection, device, ledger, period, moment, limit)
         if in_all > len(devices):
             st.caption(f"{len(devices)} of {in_all:,} devices, those that are not online first.")
+        st.caption(cells.HOW_TO_READ)
 
 
 def _device(
@@ -45,18 +43,25 @@ def _device(
     ledger: queries.Ledger | None,
     period: view.Period,
     moment: view.Moment,
-    devices: int,
+    limit: int,
 ) -> None:
-    since = moment.now - period.length
-    limit = max(queries.MOST_TURN_SKETCHES // devices, _FEWEST_TURNS)
-    decoding = queries.decoding(connection, device.device, since, limit)
+    decoding = queries.decoding(connection, device.device, moment.now - period.length, limit)
     runtime = queries.runtime(connection, device.device, device.runtime)
-    with st.container(border=True, gap="small", key=f"device-{device.device}"):
-        view.device_line(device, moment, period, link=True)
-        if decoding.turns or device.turn_at is None:
-            pass
-        cells.row(cells.of(device, decoding, runtime, ledger))
-        if device.turn_at is None:
-            st.caption(f"{words.inert(device.device)} has sent no turn yet. {view.WRAP}")
-        elif decoding.cut:
-            st.caption(f"TTFT and ITL are of the newest {limit:,} turns of the period.")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        device_page.link(device.device, period)
+        view.connection_badge(device, moment)
+        st.caption(_decoded(device, decoding, period, moment))
+    cells.row(cells.of(device, decoding, runtime, ledger))
+    if device.turn_at is None:
+        st.caption(view.WRAP_LOOP)
+    elif decoding.cut:
+        st.caption(f"TTFT and ITL are of the newest {limit:,} turns of the period.")
+
+
+def _decoded(
+    device: queries.Device, found: queries.Decoding, period: view.Period, moment: view.Moment
+) -> str:
+    parts = [cells.last_turn(device, moment)]
+    if device.turn_at is not None:
+        parts.append(verdicts.decoded(found, period.words))
+    return " · ".join(parts)

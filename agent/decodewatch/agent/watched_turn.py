@@ -1,0 +1,362 @@
+"""A turn as its application watches it: iterators, callbacks, streamers, and how it ended."""
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from operator import index
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar, overload
+
+from decodewatch.agent import complain
+from decodewatch.agent.channel import Channel
+from decodewatch.agent.course import Course, Outcome
+from decodewatch.agent.link import Link
+from decodewatch.agent.streams import Either, watched, watched_async
+from decodewatch.agent.tally import Stamp
+from decodewatch.agent.vitals import memory_bytes
+from decodewatch.shared import records
+from decodewatch.shared.errors import shown
+
+MOST_TOKENS: Final = 1 << 20
+"""Tokens of one chunk."""
+ENDINGS: Final = tuple(ending for ending in records.ENDINGS if ending != "lost")
+
+# By name, because importing asyncio or trio to ask them would cost the application megabytes.
+_CANCELLATIONS: Final = frozenset({"CancelledError", "Cancelled"})
+
+# `step` asks whether its argument is this, because `==` runs code of whatever a caller passes.
+_ONE: Final = 1
+_NOWHERE: Final[deque[Stamp]] = deque(maxlen=0)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Turn:
+    """One request and its response. Made by `Session.turn` and `DecodeMonitor.turn`."""
+
+    __slots__ = (
+        "_channel",
+        "_course",
+        "_entered",
+        "_link",
+        "_monitor",
+        "_said",
+        "_seen",
+        "_stamps",
+    )
+
+    def __init__(self, monitor: object, link: Link, channel: Channel, course: Course) -> None:
+        self._monitor = monitor  # kept: it lives as long as its turns do
+        self._link = link
+        self._channel = channel
+        self._course = course
+        self._stamps: list[Stamp] | deque[Stamp] = course.stamps
+        self._entered = False
+        self._seen: Outcome | None = None  # of the iterator that was watched last
+        self._said: str | None = None  # the ending that the application reported
+
+    @property
+    def id(self) -> str:
+        """The turn's id, unique on the device: what the dashboard and the database call it."""
+        return self._course.id
+
+    def __enter__(self) -> "Turn":
+        self._entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(self._seen if error is None else _outcome(error))
+
+    async def __aenter__(self) -> "Turn":
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        # Also of a turn whose making failed half-way: a finalizer has nobody to raise to.
+        if getattr(self, "_course", None) is not None:
+            self._end(self._seen or Outcome("cancelled"))
+
+    @overload
+    def watch(
+        self, source: Iterable[T], tokens: Callable[[T], int] | None = None
+    ) -> Generator[T, Any, Any]: ...
+    @overload
+    def watch(
+        self, source: AsyncIterable[T], tokens: Callable[[T], int] | None = None
+    ) -> AsyncGenerator[T, Any]: ...
+    def watch(self, source: Any, tokens: Callable[[Any], int] | None = None) -> Any:
+        """What `source` yields, each chunk a step of one token, or of `tokens(chunk)`.
+
+        A chunk of 0 tokens (a role, a ping) is passed on and is no step. Closing or dropping the
+        iterator closes the source. Where several iterators are watched in one turn, the last one
+        decides how it ended.
+        """
+        self._seen = Outcome("cancelled")  # unless it comes to its end
+        count = None if tokens is None else self._counter(tokens)
+        stamps = self._course.stamps
+        iteration = _Iteration(self)
+        kind = type(source)  # as the interpreter looks for them
+        if not hasattr(kind, "__aiter__"):
+            return watched(source, stamps, count, iteration)
+        if not hasattr(kind, "__iter__"):
+            return watched_async(source, stamps, count, iteration)
+        return Either(
+            lambda: watched(source, stamps, count, iteration),
+            lambda: watched_async(source, stamps, count, iteration),
+        )
+
+    def step(self, tokens: int = 1) -> None:
+        """A step came that produced so many tokens."""
+        if tokens is _ONE:
+            self._stamps.append(time.monotonic_ns())
+        else:
+            self._stamp(time.monotonic_ns(), tokens)
+
+    def callback(
+        self, inner: Callable[P, R], tokens: Callable[P, int] | None = None
+    ) -> Callable[P, R]:
+        """`inner` for an engine that calls it with each chunk: every call is a step of one token,
+        or of `tokens(...)` of its arguments. What `inner` returns and raises passes on."""
+        if tokens is None:
+
+            def stamped(*args: P.args, **kwargs: P.kwargs) -> R:
+                self._stamps.append(time.monotonic_ns())
+                return inner(*args, **kwargs)
+
+        else:
+            ask = tokens
+
+            def size(call: tuple[Any, Any]) -> int:
+                return ask(*call[0], **call[1])
+
+            count = self._counter(size)
+
+            def stamped(*args: P.args, **kwargs: P.kwargs) -> R:
+                count((args, kwargs))
+                return inner(*args, **kwargs)
+
+        return stamped
+
+    def streamer(self, inner: Any = None) -> "Streamer":
+        """A streamer for `generate(streamer=...)` of Hugging Face Transformers, before `inner`.
+
+        Without a `with` block the turn ends with it.
+        """
+        self._seen = Outcome("cancelled")  # unless it comes to its end
+        return Streamer(self, inner)
+
+    def report(
+        self,
+        *,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        output_tokens: int | None = None,
+        ending: str | None = None,
+    ) -> None:
+        """What the engine says of this turn, as it becomes known before the turn ends.
+
+        `output_tokens` is then the turn's, whatever was counted. `ending` is one of ENDINGS and
+        wins over what decodewatch saw: `complete` where the caller stops iterating because it saw
+        the last chunk, `truncated` where the stream broke off, `aborted` where the engine gave up.
+        """
+        course = self._course
+        if course.ended is not None:
+            complain.once(
+                "report", "decodewatch: report() after its turn ended; it has to come before"
+            )
+            return
+        if prompt_tokens is not None:
+            course.prompt_tokens = token_count("prompt_tokens", prompt_tokens)
+        if cached_tokens is not None:
+            course.cached_tokens = token_count("cached_tokens", cached_tokens)
+        if output_tokens is not None:
+            course.reported_tokens = token_count("output_tokens", output_tokens)
+        if ending is not None:
+            if ending in ENDINGS:
+                self._said = ending
+            else:
+                complain.once(
+                    "ending",
+                    "decodewatch: ending %s; accepted are %s",
+                    shown(ending, 30),
+                    ", ".join(ENDINGS),
+                )
+
+    def end(self) -> None:
+        """The turn is over, for turns without a `with` block. Again: nothing."""
+        self._end(self._seen)
+
+    def _end(self, seen: Outcome | None) -> None:
+        course = self._course
+        if course.ended is not None:
+            return
+        try:
+            outcome = seen or Outcome("complete")
+            if self._said is not None:
+                outcome = Outcome(self._said, outcome.error if self._said == "error" else None)
+            # An engine's own thread may go on calling, and nobody takes its stamps any more.
+            self._stamps = _NOWHERE
+            course.end(outcome, self._link.moment(), memory_bytes())
+            self._link.end(self._channel, course)
+        except Exception:
+            # Also where the interpreter is being torn down around a turn's finalizer.
+            complain.once("end", "decodewatch: a turn could not be ended", trace=True)
+
+    def _counter(self, tokens: Callable[[T], object]) -> Callable[[T], None]:
+        """A function that stamps a chunk with what the application's own function says of it."""
+        now = time.monotonic_ns
+
+        def count(chunk: T) -> None:
+            at = now()
+            try:
+                size = tokens(chunk)
+            except Exception as error:
+                complain.once(
+                    "tokens",
+                    "decodewatch: tokens= raised %s, and its chunk counts as one token",
+                    type(error).__name__,
+                )
+                size = _ONE
+            if size is _ONE:
+                self._stamps.append(at)
+            else:
+                self._stamp(at, size)
+
+        return count
+
+    def _stamp(self, at: int, tokens: object) -> None:
+        """Append the stamp of a chunk of so many tokens; none for 0."""
+        try:
+            size = index(tokens)  # type: ignore[arg-type]  # it says so itself
+        except Exception:
+            size = -1
+        if size == 1:
+            self._stamps.append(at)
+        elif 1 < size <= MOST_TOKENS:
+            self._stamps.append((at, size))
+        elif size:
+            complain.once(
+                "size",
+                "decodewatch: a chunk of %s tokens counts as one; accepted is 0 to %d",
+                _plain(tokens),
+                MOST_TOKENS,
+            )
+            self._stamps.append(at)
+
+
+class _Iteration:
+    """One watched iterator of a turn (streams.Watcher)."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+
+    def started(self) -> None:
+        self._turn._course.iterating += 1
+
+    def exhausted(self) -> None:
+        self._turn._seen = Outcome("complete")
+
+    def failed(self, error: BaseException) -> None:
+        self._turn._seen = _outcome(error)
+
+    def stopped(self) -> None:
+        self._turn._course.iterating -= 1
+        if not self._turn._entered:
+            self._turn.end()
+
+
+class Streamer:
+    """Stamps what Hugging Face's `generate` puts: first the prompt, then the ids of each step."""
+
+    def __init__(self, turn: Turn, inner: Any) -> None:
+        self._turn = turn
+        self._inner = inner
+        self._count = turn._counter(_size)
+        self._prompt_seen = False
+
+    def put(self, value: Any) -> None:
+        """The prompt's ids, or those of a step."""
+        if self._prompt_seen:
+            self._count(value)
+        else:
+            self._prompt_seen = True
+            self._see_prompt(value)
+        if self._inner is not None:
+            self._inner.put(value)
+
+    def put_draft(self, value: Any) -> None:
+        """Tokens that are not certain yet: no step. A later `put` confirms them."""
+        put_draft = getattr(self._inner, "put_draft", None)
+        if put_draft is not None:
+            put_draft(value)
+
+    def end(self) -> None:
+        """The engine came to its end."""
+        self._turn._seen = Outcome("complete")
+        if not self._turn._entered:
+            self._turn.end()
+        if self._inner is not None:
+            self._inner.end()
+
+    def _see_prompt(self, value: Any) -> None:
+        try:
+            size = _size(value)
+        except Exception as error:
+            complain.once("streamer", "decodewatch: the prompt's size: %s", type(error).__name__)
+            return
+        # 0: the prompt was given as embeddings.
+        if size and self._turn._course.prompt_tokens is None:
+            self._turn.report(prompt_tokens=size)
+
+
+def _size(value: Any) -> int:
+    """The number of ids in a tensor, an array or a list."""
+    count = getattr(value, "numel", None)
+    return int(count()) if count is not None else int(getattr(value, "size", None) or len(value))
+
+
+def _outcome(error: BaseException) -> Outcome:
+    """Of the exception only its class: its text may hold the prompt."""
+    if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
+        return Outcome("cancelled")
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & _CANCELLATIONS:
+        return Outcome("cancelled")
+    return Outcome("error", type(error).__name__[:128] or None)
+
+
+def token_count(field: str, value: object) -> int | None:
+    """A number of tokens, or None with a word to the log."""
+    if value is None:
+        return None
+    try:
+        count = index(value)  # type: ignore[arg-type]  # it says so itself
+    except Exception:
+        count = -1
+    if 0 <= count < 1 << 40:
+        return count
+    complain.once(
+        field, "decodewatch: %s %s; accepted is a whole number from 0", field, _plain(value)
+    )
+    return None
+
+
+def _plain(value: object) -> str:
+    """A value for the log: of anything but a number only its type, because it may be the prompt."""
+    return shown(value) if isinstance(value, (int, float)) else type(value).__name__

@@ -1,0 +1,22 @@
+"""`decodewatch dashboard`: the command."""
+
+import argparse
+
+from decodewatch.dashboard import server
+from decodewatch.dashboard.settings import DashboardSettings
+from decodewatch.shared import logs, settings
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    chosen = settings.load(DashboardSettings, "dashboard", vars(arguments))
+    logs.setup(chosen.log_level, chosen.log_format)
+    return server.serve(chosen)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `decodewatch dashboard`."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    one = commands.add_parser("run", help="serve the pages", description=__doc__)
+    settings.add_flags(one, DashboardSettings)
+    one.set_defaults(run=run)

@@ -1,0 +1,143 @@
+"""The agent's commands: what they print, and how they refuse."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.application import AgentProcess
+from support.devices import DEVICES
+
+from decodewatch.agent.settings import AgentSettings
+from decodewatch.shared.errors import SettingsError
+
+COMMAND = [sys.executable, "-m", "decodewatch.shared.cli", "agent"]
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, **environment},
+    )
+
+
+def test_sources_prints_every_measurement_of_this_machine() -> None:
+    done = run("sources")
+    assert done.returncode == 0, done.stderr
+    assert "mem_total_bytes" in done.stdout
+    assert " bytes\n" in done.stdout
+
+
+@pytest.mark.parametrize("board", sorted(path.name for path in DEVICES.iterdir() if path.is_dir()))
+def test_sources_reads_a_recorded_device_and_says_why_not(board: str) -> None:
+    done = run("sources", "--root", str(DEVICES / board), "--json")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found
+    for reading in found:
+        assert (reading["value"] is None) == (reading["reason"] is not None)
+        assert reading["unit"] and reading["source"]
+
+
+def test_sources_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = run("sources", "--root", str(tmp_path / "nothing"))
+    assert done.returncode == 2
+    assert f"--root: {tmp_path}/nothing is not a folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--device", "a/b"], "device: 'a/b' is not a device id"),
+        (["--device", "a\x07b"], "device: 'a\\x07b' is not a device id"),
+        (["--sample-interval-s", "0"], "--sample-interval-s: '0'; accepted is a number from 0.1"),
+        (["--broker-port", "99999"], "--broker-port: '99999'; accepted is a whole number"),
+        (["--socket-mode", "0777"], "--socket-mode: '0777'; accepted is 0660 or 0666"),
+        (["--spool-limit-bytes", "1"], "--spool-limit-bytes: '1'; accepted"),
+        (["--settings", "/nonexistent.toml"], "/nonexistent.toml: no such settings file"),
+        (["--socket", "/tmp/" + "x" * 120], "has 125 bytes; accepted are 107"),
+        (["--broker-user", "u", "--broker-password-file", "/nonexistent"], "/nonexistent"),
+        (["--broker-ca-file", "/nonexistent"], "broker_ca_file"),
+    ],
+)
+def test_wrong_settings_exit_with_2_and_name_what_is_accepted(
+    tmp_path: Path, flags: list[str], message: str
+) -> None:
+    here = ["--state-folder", str(tmp_path / "state"), "--socket", str(tmp_path / "s")]
+    done = run("run", *here, *flags)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+
+
+def test_an_unknown_setting_in_the_environment_is_refused(tmp_path: Path) -> None:
+    done = run("run", DECODEWATCH_AGENT_DEVICES="x")
+    assert done.returncode == 2
+    assert "$DECODEWATCH_AGENT_DEVICES: no such setting; known are" in done.stderr
+
+
+def test_a_spool_path_that_is_a_folder_exits_with_1(tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path)
+    (agent.state / "spool.db").mkdir(parents=True)
+    done = subprocess.run(agent.command(), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert f"{agent.state}/spool.db is a folder" in done.stderr
+
+
+def test_a_state_folder_that_cannot_be_made_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    done = subprocess.run(
+        AgentProcess(tmp_path).command(), capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert f"state_folder: {tmp_path}/state: File exists" in done.stderr
+
+
+def test_a_second_agent_on_one_socket_or_one_spool_exits_with_1(tmp_path: Path) -> None:
+    with AgentProcess(tmp_path) as first:
+        done = subprocess.run(first.command(), capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert f"socket: {first.socket}: in use by another process" in done.stderr
+        second = AgentProcess(tmp_path, socket=tmp_path / "other.sock")
+        done = subprocess.run(second.command(), capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert "spool.db is in use by another agent" in done.stderr
+        assert first.socket.exists()
+        assert first.stop()[0] == 0
+
+
+def test_a_spool_that_is_not_a_database_is_set_aside_and_said_so(tmp_path: Path) -> None:
+    from support.spooled import events
+
+    agent = AgentProcess(tmp_path)
+    agent.state.mkdir()
+    (agent.state / "spool.db").write_bytes(b"not a database\n" * 1000)
+    with agent:
+        assert agent.stop()[0] == 0
+    (event,) = events(agent.state, "agent_started")
+    assert str(event.data["spool_set_aside"]).startswith("spool.db.")
+
+
+# Where things are by default.
+
+
+def test_the_state_folder_follows_its_rules(tmp_path: Path) -> None:
+    settings = AgentSettings()
+    assert settings.state({"STATE_DIRECTORY": "/a:/b"}) == Path("/a")
+    assert AgentSettings(state_folder=tmp_path).state({"STATE_DIRECTORY": "/a"}) == tmp_path
+    expected = "/var/lib/decodewatch" if os.geteuid() == 0 else "/x/decodewatch"
+    assert settings.state({"XDG_STATE_HOME": "/x"}) == Path(expected)
+
+
+def test_the_socket_follows_its_rules(tmp_path: Path) -> None:
+    settings = AgentSettings()
+    assert settings.socket_path({"DECODEWATCH_SOCKET": "/s"}) == Path("/s")
+    assert settings.socket_path({"RUNTIME_DIRECTORY": "/r"}) == Path("/r/agent.sock")
+    own = AgentSettings(socket=tmp_path / "s")
+    assert own.socket_path({"DECODEWATCH_SOCKET": "/s"}) == tmp_path / "s"
+    with pytest.raises(SettingsError, match=r"socket: .* has 200 bytes; accepted are 107"):
+        AgentSettings(socket=Path("/" + "x" * 199)).socket_path({})

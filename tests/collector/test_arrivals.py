@@ -1,0 +1,151 @@
+"""Whatever arrives is read as a batch, a status or a letter, and nothing is raised."""
+
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.collecting import WALL, a_batch
+from support.records import BATCHES
+
+from decodewatch.collector.arrivals import Delivery, Heard, Letter, Message, escaped, read
+from decodewatch.shared import wire
+from decodewatch.shared.wire import Status
+
+UP = "decodewatch/1/device-1/up"
+STATUS = "decodewatch/1/device-1/status"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def arrive(payload: bytes, topic: str = UP) -> Delivery | Heard | Letter:
+    return read(Message.of(topic, payload, WALL))
+
+
+def plain(batch: wire.Batch) -> dict[str, Any]:
+    """The JSON object of a batch, to be spoilt."""
+    value: dict[str, Any] = wire.unpack(wire.encode_batch(batch))
+    return value
+
+
+def letter(payload: bytes, topic: str = UP) -> Letter:
+    found = arrive(payload, topic)
+    assert isinstance(found, Letter)
+    return found
+
+
+@given(st.binary(max_size=200), st.sampled_from([UP, STATUS, "x", "decodewatch/1/a b/up"]))
+def test_any_bytes_are_read_without_an_exception(payload: bytes, topic: str) -> None:
+    arrive(payload, topic)
+
+
+@given(st.binary(max_size=200))
+def test_any_deflated_bytes_are_read_without_an_exception(payload: bytes) -> None:
+    assert letter(zlib.compress(payload)).reason
+
+
+@settings(max_examples=300)
+@given(JSON)
+def test_any_json_is_read_without_an_exception(value: Any) -> None:
+    arrive(json.dumps(value).encode())
+
+
+@settings(max_examples=300)
+@given(BATCHES, st.data())
+def test_a_batch_with_any_field_replaced_is_read_without_an_exception(
+    batch: wire.Batch, data: st.DataObject
+) -> None:
+    value = plain(batch)
+    target: Any = value
+    for _ in range(data.draw(st.integers(0, 3))):
+        inner = [item for item in target.values() if isinstance(item, dict) and item]
+        inner += [item[0] for item in target.values() if isinstance(item, list) and item and isinstance(item[0], dict) and item[0]]  # fmt: skip
+        if inner:
+            target = data.draw(st.sampled_from(inner))
+    target[data.draw(st.sampled_from(sorted(target)))] = data.draw(JSON)
+    arrive(json.dumps(value).encode(), wire.topic(batch.device, "up"))
+
+
+@given(BATCHES)
+def test_a_batch_is_delivered_whole(batch: wire.Batch) -> None:
+    found = arrive(wire.encode_batch(batch), wire.topic(batch.device, "up"))
+    assert isinstance(found, Delivery)
+    assert found.received.batch == batch
+    assert (found.envelope.stream, found.envelope.number) == (batch.stream, batch.number)
+
+
+@pytest.mark.parametrize(
+    "device", ["a b", "ä", "-a", "a\tb", "a\x01", "", "a" * 65, "a\ud800", "+", "#", "a/b"]
+)
+def test_a_topic_that_names_no_device_makes_a_letter_that_a_table_can_hold(device: str) -> None:
+    found = letter(b"{}", f"decodewatch/1/{device}/up")
+    assert found.device == ""
+    assert found.topic.isprintable()
+    assert found.short_reason.isprintable()
+
+
+def test_a_batch_of_another_device_is_a_letter_of_the_topics_device_and_not_acknowledged() -> None:
+    found = letter(wire.encode_batch(a_batch(device="somebody-else")))
+    assert found.device == "device-1"
+    assert "somebody-else" in found.reason
+    assert found.envelope is None
+
+
+def test_a_letter_with_a_readable_envelope_can_be_acknowledged() -> None:
+    value = plain(a_batch(7)) | {"clock": "noon"}
+    found = letter(json.dumps(value).encode())
+    assert "clock" in found.reason
+    assert found.envelope is not None
+    assert (found.envelope.stream, found.envelope.number) == ("stream-1", 7)
+
+
+@pytest.mark.parametrize(
+    "spoilt", [{"number": 0}, {"number": True}, {"stream": ""}, {"device": "device-2"}]
+)
+def test_a_letter_whose_envelope_says_too_little_is_not_acknowledged(spoilt: dict[str, Any]) -> None:
+    value = plain(a_batch(7)) | {"clock": "noon"} | spoilt
+    assert letter(json.dumps(value).encode()).envelope is None
+
+
+def test_an_oversized_payload_is_a_letter_with_its_whole_size_and_little_of_it_is_kept() -> None:
+    found = letter(b"{" + b" " * 10_000_000)
+    assert found.message.size == 10_000_001
+    assert len(found.message.payload) == wire.MAX_SENT
+    assert "10000001" in found.reason
+
+
+def test_a_deflated_bomb_is_a_letter() -> None:
+    assert "inflates" in letter(zlib.compress(b" " * 50_000_000)).reason
+
+
+def test_good_records_of_a_batch_are_delivered_beside_bad_ones() -> None:
+    value = plain(a_batch())
+    value["records"] += [{"kind": "turn"}, 5, {"kind": "mystery"}]
+    found = arrive(json.dumps(value).encode())
+    assert isinstance(found, Delivery)
+    assert len(found.received.batch.records) == 1
+    assert len(found.received.refused) == 3
+
+
+def test_a_status_is_heard() -> None:
+    status = Status("device-1", True, 3, "0.1.0", "boot-1", None)
+    found = arrive(wire.encode_status(status), STATUS)
+    assert isinstance(found, Heard)
+    assert found.status == status
+
+
+def test_a_status_of_another_device_is_a_letter() -> None:
+    payload = wire.encode_status(Status("device-2", True, 3, None, None, None))
+    assert "device-2" in letter(payload, STATUS).reason
+
+
+@given(st.text(), st.integers(4, 80))
+def test_escaped_text_is_printable_and_short(text: str, limit: int) -> None:
+    shown = escaped(text, limit)
+    assert len(shown) <= limit
+    assert shown.isprintable()

@@ -1,0 +1,111 @@
+"""The current state of a device does not depend on the order in which messages arrive."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.collecting import WALL
+from support.records import a_sample, a_turn
+
+from decodewatch.collector import state
+from decodewatch.shared.wire import Status
+
+STATUSES = st.lists(
+    st.builds(Status, st.just("device-1"), st.booleans(), st.integers(0, 3), st.none(), st.none(), st.none()),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+
+def a_status(connection: int, *, online: bool) -> Status:
+    return Status("device-1", online, connection, "0.1.0", f"boot-{connection}", None)
+
+
+def heard(*statuses: Status, retained: bool = False) -> dict[str, Any]:
+    row = state.unseen("device-1", WALL)
+    for place, status in enumerate(statuses):
+        state.hear(row, status, WALL + place, retained=retained)
+    return row
+
+
+@given(STATUSES)
+def test_the_order_of_statuses_does_not_matter(statuses: list[Status]) -> None:
+    ends = {
+        (row["online"], row["connection"])
+        for row in (heard(*some) for some in permutations(statuses))
+    }
+    assert len(ends) == 1
+
+
+def test_a_late_will_of_an_older_connection_does_not_put_a_device_out() -> None:
+    row = heard(a_status(1, online=True), a_status(2, online=True), a_status(1, online=False))
+    assert row["online"]
+    assert row["connection"] == 2
+    assert row["boot"] == "boot-2"
+
+
+def test_the_will_of_the_current_connection_puts_it_out() -> None:
+    assert not heard(a_status(2, online=True), a_status(2, online=False))["online"]
+
+
+def test_the_first_connection_may_have_any_number() -> None:
+    assert heard(a_status(0, online=True))["online"]
+
+
+def test_a_retained_status_says_nothing_about_when_the_device_was_there() -> None:
+    row = state.unseen("device-1", WALL)
+    state.hear(row, a_status(1, online=True), WALL + 500, retained=True)
+    assert row["online"]
+    assert row["last_received_at"] == WALL
+
+
+def test_a_retained_status_that_is_known_changes_nothing() -> None:
+    row = heard(a_status(1, online=True))
+    before = dict(row)
+    state.hear(row, a_status(1, online=True), WALL + 9_000_000, retained=True)
+    assert row == before
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_the_newest_sample_and_turn_are_shown_whichever_comes_last(order: tuple[int, int]) -> None:
+    row = state.unseen("device-1", WALL)
+    for place in order:
+        at = WALL + place * 1_000_000
+        state.take_sample(row, a_sample(**{"mem_total_bytes": (float(place), 1, 9)}), at)
+        state.take_turn(row, a_turn(f"turn-{place}"), at)
+    assert row["memory_total_bytes"] == 2
+    assert row["sample_at"] == WALL + 2_000_000
+    assert row["turn_id"] == "turn-2"
+    assert row["turn_at"] == WALL + 2_000_000 + 2_900_000
+
+
+def test_a_turn_that_began_earlier_and_ended_later_is_the_newest() -> None:
+    row = state.unseen("device-1", WALL)
+    state.take_turn(row, a_turn("long", duration_us=60_000_000), WALL)
+    state.take_turn(row, a_turn("short", duration_us=1_000_000), WALL + 1_000_000)
+    assert row["turn_id"] == "long"
+
+
+def test_the_hottest_sensor_is_one_of_the_chip() -> None:
+    values = {
+        "temp_celsius:PMIC-Die": (100.0, 100.0, 100.0),
+        "temp_celsius:cpu-thermal": (71.0, 60.0, 90.0),
+        "temp_celsius:gpu-thermal": (72.5, 70.0, 75.0),
+        "swap_total_bytes": (100.0, 100.0, 100.0),
+        "swap_free_bytes": (60.0, 60.0, 60.0),
+    }
+    columns = state.sample_columns(WALL, values)
+    assert (columns["hottest_label"], columns["hottest_celsius"]) == ("gpu-thermal", 72.5)
+    assert columns["swap_used_bytes"] == 40
+
+
+@pytest.mark.parametrize("value", [1e300, -5.0, (1e19, 0, 0)])
+def test_a_size_that_cannot_be_one_is_not_known(value: Any) -> None:
+    assert state.sample_columns(WALL, {"mem_total_bytes": value})["memory_total_bytes"] is None
+
+
+def test_what_a_sample_does_not_say_is_not_known() -> None:
+    columns = state.sample_columns(WALL, {})
+    assert columns.pop("sample_at") == WALL
+    assert set(columns.values()) == {None}

@@ -1,0 +1,47 @@
+"""A program that fills a spool until it is killed, and says what the spool has taken.
+
+    python spool_writer.py FILE
+
+After each append it writes a line `stream number`; it acknowledges all but the newest KEPT.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+from decodewatch.agent.spool import Spool
+from decodewatch.shared.records import Event
+from decodewatch.shared.wire import Acknowledged, Clock
+
+KEPT = 60
+
+
+def main() -> None:
+    """Write for ever."""
+    noise = random.Random()
+    spool = Spool.open(
+        Path(sys.argv[1]),
+        device="dev-1",
+        boot="boot-1",
+        limit_bytes=8 << 20,
+        clock=lambda: Clock(1, 1_700_000_000_000_000, True),
+    )
+    number = 0
+    while True:
+        number += 1
+        padding = noise.randbytes(noise.choice((10, 100, 100, 2000, 9000))).hex()
+        data = {f"p{place}": padding[place : place + 200] for place in range(0, len(padding), 200)}
+        name = f"{spool.stream[:20]}-{number}"
+        parts = list(data.items()) or [("p", "")]
+        records = [
+            Event(f"{name}-{place}", 1, "test", data=dict(parts[place : place + 30]))
+            for place in range(0, len(parts), 30)
+        ]
+        spool.append(records)
+        print(spool.stream, number, flush=True)
+        if number % 7 == 0 and number > KEPT:
+            spool.acknowledge([Acknowledged(spool.stream, ((1, number - KEPT),))])
+
+
+if __name__ == "__main__":
+    main()
