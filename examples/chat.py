@@ -55,14 +55,12 @@ class Chat:
     """One loaded model that answers; `stopping` ends the answer in progress after its next token."""
 
     def __init__(self, model: Path) -> None:
+        # decodewatch: one monitor a process and model. The header is read first, because its errors
+        # say what is wrong with a file; llama.cpp's do not.
+        spec = ModelSpec.from_gguf(model, context_limit=CONTEXT, allocation="at_once")
+        self._monitor = DecodeMonitor("chat", engine="llama.cpp", model=spec)
         self._server = load(model)
         self.stopping = False
-        # decodewatch: one monitor a process and model.
-        self._monitor = DecodeMonitor(
-            "chat",
-            engine="llama.cpp",
-            model=ModelSpec.from_gguf(model, context_limit=CONTEXT, allocation="at_once"),
-        )
 
     def converse(self, user: str, questions: tuple[str, ...], tokens: int, pause: float) -> None:
         """Ask one question after another; each turn's prompt is the whole conversation so far."""

@@ -25,7 +25,8 @@ def watched(llm: Llama, turn: Turn) -> Iterator[None]:
 
     def watching(tokens: Sequence[int], *arguments: Any, **options: Any) -> Iterator[int]:
         turn.report(prompt_tokens=len(tokens), cached_tokens=cached(llm, tokens))
-        return turn.watch(generate(tokens, *arguments, **options))
+        steps: Iterator[int] = generate(tokens, *arguments, **options)
+        return turn.watch(steps)
 
     llm.generate = watching  # found before the method of the class
     try:

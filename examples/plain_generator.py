@@ -11,28 +11,13 @@ from collections.abc import Iterator
 
 from decodewatch.agent import DecodeMonitor
 
-WORDS = [
-    "Whoever",
-    "counts",
-    "the",
-    "steps",
-    "of",
-    "a",
-    "loop",
-    "must",
-    "not",
-    "slow",
-    "the",
-    "loop",
-    "down",
-    ".",
-]
+SENTENCE = "Whoever counts the steps of a loop must not slow the loop down ."
 
 
 def generate(prompt: str) -> Iterator[str]:
     """The toy engine: a pause for the prompt, then a word every 20 ms."""
     time.sleep(0.002 * len(prompt))
-    for word in WORDS:
+    for word in SENTENCE.split():
         yield word
         time.sleep(0.02)
 
@@ -57,7 +42,7 @@ def main() -> None:
 
     try:
         with session.turn() as turn:
-            for word in turn.watch(generate("Once more.")):
+            for _ in turn.watch(generate("Once more.")):
                 raise OSError("the listener hung up")
     except OSError as error:
         print(f"({error})")  # passes through unchanged; recorded as OSError, without its text

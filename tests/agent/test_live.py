@@ -41,9 +41,7 @@ class Device:
         """Have the process hold so many MiB."""
         # Written over and not replaced: the agent keeps the files open.
         self.kernel.write(f"/proc/{PID}/stat", _STAT.format(cpu=anon))
-        self.kernel.write(
-            f"/proc/{PID}/status", _STATUS.format(anon=anon * 1024, swap=swap * 1024)
-        )
+        self.kernel.write(f"/proc/{PID}/status", _STATUS.format(anon=anon * 1024, swap=swap * 1024))
 
     def begin(self, turn: str, t: int, now: int | None = None) -> None:
         self.live.begin(Begin(turn, t, None, None, 100, None), None, t if now is None else now)

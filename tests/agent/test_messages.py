@@ -1,6 +1,7 @@
 """What applications say is read strictly, and whatever else they send is refused by name."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,3 +148,21 @@ def test_the_session_of_a_turn_record_is_checked_before_it_is_hashed() -> None:
     assert session_of({"id": "t1"}) is None
     with pytest.raises(Refusal, match=r"turn\.session: 12"):
         session_of({"id": "t1", "session": 12})
+
+
+def test_the_example_of_the_documentation_is_valid() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "inbox.md").read_text()
+    lines = [line[2:] for line in text.splitlines() if line.startswith("> {")]
+    assert [parse(line.encode(), 1 << 40).TYPE for line in lines] == [
+        *("hello", "begin", "progress", "turn"),
+    ]
+    record = json.loads(lines[-1])["record"]
+    assert turn_record(record, "r1", None, 1 << 40).output_tokens == 2
+
+
+@pytest.mark.parametrize("kind", TYPES.values())
+def test_every_field_is_documented(kind: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "inbox.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{kind.TYPE}` |")]
+    for field in kind.FIELDS:
+        assert f"`{field.name}`" in row

@@ -119,7 +119,13 @@ def test_a_sensor_that_vanished_is_not_remembered_as_a_value() -> None:
 
 
 def test_an_interval_without_readings_gives_no_sample() -> None:
-    assert Series(0).close(10) is None
+    series = Series(0)
+    assert series.close(10) is None
+    series.add([known(TEMP, 50.0), known(FAULTS, 1)])
+    assert closed(series, 20).duration_us == 10
+    assert series.close(30) is None
+    series.add([known(TEMP, 50.0)])
+    assert closed(series, 40).duration_us == 10
 
 
 def test_measurements_are_bounded() -> None:

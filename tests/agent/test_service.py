@@ -81,6 +81,7 @@ def test_a_turn_goes_into_the_spool_with_all_that_belongs_to_it(
     assert floor.turn == "t1" and floor.bytes > 0
     samples = records(agent.state, Sample)
     assert {sample.runtime for sample in samples} == {None, runtime}
+    assert len({(sample.runtime, sample.t) for sample in samples}) == len(samples)
     system = [sample for sample in samples if sample.runtime is None]
     assert any("mem_available_bytes" in sample.values for sample in system)
     (started,) = events(agent.state, "agent_started")

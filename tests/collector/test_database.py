@@ -1,6 +1,5 @@
 """Opening a database says what is wrong with it."""
 
-import os
 import subprocess
 import sys
 import tempfile

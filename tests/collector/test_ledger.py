@@ -1,5 +1,7 @@
 """The delivery ledger against a plain set of numbers."""
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +20,7 @@ def numbers_of(ranges: ledger.Ranges) -> set[int]:
 def is_normal(ranges: ledger.Ranges) -> bool:
     """In rising order, with a gap between any two."""
     rising = all(low <= high for low, high in ranges)
-    return rising and all(
-        one[1] + 1 < two[0] for one, two in zip(ranges, ranges[1:], strict=False)
-    )
+    return rising and all(one[1] + 1 < two[0] for one, two in pairwise(ranges))
 
 
 @given(st.lists(RANGES))

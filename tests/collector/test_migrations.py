@@ -44,7 +44,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(empty_url: str) -> None:
     with engine.begin() as connection:
         # In the way of the last table that the first migration makes.
         connection.execute(text("CREATE TABLE window_blocker (a INTEGER)"))
-        connection.execute(text("ALTER TABLE window_blocker RENAME TO \"window\""))
+        connection.execute(text('ALTER TABLE window_blocker RENAME TO "window"'))
     with pytest.raises(ServerError, match="cannot be migrated"):
         migrate.upgrade(engine, seconds=0)
     assert tables_of(engine) == {"window"}
@@ -80,7 +80,9 @@ def test_several_collectors_may_migrate_at_once(empty_url: str) -> None:
     opened.dispose()
 
 
-def test_the_migrations_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_migrations_run_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DECODEWATCH_COLLECTOR_DATABASE", f"sqlite:///{tmp_path}/a.db")
     command.upgrade(migrate.configuration(), "head")
     command.check(migrate.configuration())

@@ -14,7 +14,9 @@ def test_a_synchronised_clock_places_a_boot() -> None:
     assert place(None, Clock(5, WALL + 5, True), WALL + 99) == Placement(WALL, "clock", 5)
 
 
-def test_a_boot_that_believes_in_1970_is_placed_by_receipt_and_moves_when_it_learns_the_time() -> None:
+def test_a_boot_that_believes_in_1970_is_placed_by_receipt_and_moves_when_it_learns_the_time() -> (
+    None
+):
     first = place(None, Clock(10 * SECOND, 12 * SECOND, False), WALL + 40 * SECOND)
     assert first == Placement(WALL + 30 * SECOND, "receipt", None)
     assert place(first, Clock(60 * SECOND, WALL + 60 * SECOND, True), WALL) == Placement(

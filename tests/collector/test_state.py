@@ -13,9 +13,10 @@ from decodewatch.collector import state
 from decodewatch.shared.wire import Status
 
 STATUSES = st.lists(
-    st.builds(Status, st.just("device-1"), st.booleans(), st.integers(0, 3), st.none(), st.none(), st.none()),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    st.tuples(st.integers(0, 3), st.booleans()).map(lambda it: a_status(it[0], online=it[1])),
+    min_size=1,
+    max_size=4,
+)
 
 
 def a_status(connection: int, *, online: bool) -> Status:
@@ -72,7 +73,7 @@ def test_the_newest_sample_and_turn_are_shown_whichever_comes_last(order: tuple[
     row = state.unseen("device-1", WALL)
     for place in order:
         at = WALL + place * 1_000_000
-        state.take_sample(row, a_sample(**{"mem_total_bytes": (float(place), 1, 9)}), at)
+        state.take_sample(row, a_sample(mem_total_bytes=(float(place), 1, 9)), at)
         state.take_turn(row, a_turn(f"turn-{place}"), at)
     assert row["memory_total_bytes"] == 2
     assert row["sample_at"] == WALL + 2_000_000

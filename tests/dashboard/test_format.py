@@ -116,3 +116,14 @@ def test_an_inert_name_says_the_same_as_the_plain_one(text: str) -> None:
     for place, letter in enumerate(inert):
         if letter in "<>[]()*_`$~|:#&!":
             assert inert[place - 1] == "\\"
+
+
+def test_the_id_of_a_device_can_be_copied_and_searched_for() -> None:
+    assert words.inert("orin_nano-01.lab") == r"orin\_nano\-01\.lab"
+
+
+@pytest.mark.parametrize(
+    "text", [":smile:", ":red[x]", ":+1:", "a->b", "a--b", "http://x.example", "WWW.x", "me@x.y"]
+)
+def test_what_streamlit_looks_for_in_plain_text_is_broken_up(text: str) -> None:
+    assert "\u2060" in words.inert(text)

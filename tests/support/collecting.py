@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Table, create_engine, func, select
-from support.brokers import free_port
-from support.records import a_sample, a_turn
-from support.waiting import until
 
 from decodewatch.shared import wire
 from decodewatch.shared.broker import BrokerSettings, make_client
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Record
+from support.brokers import free_port
+from support.records import a_sample, a_turn
+from support.waiting import until
 
 WALL = 1_760_000_000_000_000  # some day in October 2025, in microseconds
 SYNCHRONISED = wire.Clock(60_000_000, WALL + 60_000_000, True)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import create_engine, text
+
 from support.brokers import free_port
 
 

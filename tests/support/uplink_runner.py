@@ -7,10 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+from decodewatch.shared.broker import BrokerSettings
 from support.spooling import event
 from support.uplinking import Loop
-
-from decodewatch.shared.broker import BrokerSettings
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paho.mqtt.client import Client, MQTTMessage
-from support.brokers import Broker
-from support.spooling import now, open_spool
 
 from decodewatch.agent.uplink import Uplink
 from decodewatch.shared.broker import BrokerSettings, make_client
@@ -22,6 +20,8 @@ from decodewatch.shared.wire import (
     encode_ack,
     topic,
 )
+from support.brokers import Broker
+from support.spooling import now, open_spool
 
 _T = TypeVar("_T")
 DEVICE = "dev-1"

@@ -8,7 +8,7 @@ is told by `wake` that there is something to look at.
 This is the agent's only import of paho.
 """
 
-import secrets
+import os
 import threading
 import time
 from collections import deque
@@ -69,7 +69,7 @@ class Connection:
         # Each has one writer: the main loop, and the thread.
         self._published = 0
         self._confirmed = 0
-        self._client = client = make_client(settings, f"{device}-{secrets.token_hex(4)}")
+        self._client = client = make_client(settings, f"{device}-{os.urandom(4).hex()}")
         client.max_inflight_messages_set(_QUEUE)
         client.max_queued_messages_set(_QUEUE)
         client.on_connect = self._on_connect

@@ -39,7 +39,7 @@ def make_state(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise AgentError(
-            f"state_folder: {folder}: {error.strerror}; accepted is a folder that the agent may make"
+            f"state_folder: {folder}: {error.strerror}; accepted is one that it may make"
         ) from None
 
 

@@ -248,7 +248,11 @@ class Link:
         self._channels[channel] = None
         if course.iterating:
             self._outlived.append(course)
-        channel.end(course, self._backlog)
+        try:
+            channel.end(course, self._backlog)
+        except Exception:
+            complain.once("end", "decodewatch: a turn cannot be told", trace=True)
+            channel.count_dropped("they could not be told, which is a fault of decodewatch")
 
     def _leave(self, channel: Channel) -> None:
         channel.left = True

@@ -13,7 +13,6 @@ From there on nothing raises into the application, and nothing waits for the age
 append; all else happens between turns, or once a second in a thread that the first turn starts.
 """
 
-import hashlib
 import itertools
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
@@ -202,4 +201,7 @@ def _session_text(id: object) -> str:
     try:
         return str(records.text(256)(text))
     except RecordError:
+        # Here, because few need it and it brings megabytes of OpenSSL.
+        import hashlib
+
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

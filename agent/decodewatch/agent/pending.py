@@ -70,9 +70,7 @@ class Pending:
         while len(self._records) > MOST_RECORDS or self._weight > self._limit:
             self._drop_one()
 
-    def add_turn(
-        self, turn: Turn, stored: Callable[[], None], dropped: Callable[[], None]
-    ) -> None:
+    def add_turn(self, turn: Turn, stored: Callable[[], None], dropped: Callable[[], None]) -> None:
         """Keep a turn; `stored` is called after the commit, `dropped` where it has to go."""
         self._waiting[turn.id] = Turned(stored, dropped)
         self.add(turn, urgent=True)

@@ -92,6 +92,7 @@ class Series:
 
     def __init__(self, now_us: int) -> None:
         self._since = now_us
+        self._empty = True
         self._series: dict[str, _Gauge | _Counter] = {}
         self._reasons: dict[str, str] = {}
 
@@ -103,6 +104,7 @@ class Series:
     def add(self, readings: Iterable[Reading]) -> None:
         """Take in what was read at one moment."""
         for reading in readings:
+            self._empty = False
             key = reading.key
             if reading.value is None:
                 if reading.reason is not None and (
@@ -122,6 +124,10 @@ class Series:
 
     def close(self, now_us: int, runtime: str | None = None) -> Sample | None:
         """The sample up to now, None where nothing was read; the next interval begins."""
+        since, self._since = self._since, now_us
+        if self._empty:
+            return None
+        self._empty = True
         values: dict[str, Measured] = {}
         unknown: dict[str, str] = {}
         for key, series in self._series.items():
@@ -135,9 +141,6 @@ class Series:
             if key not in values and len(unknown) < MAX_MEASUREMENTS:
                 unknown[key] = reason
         self._reasons.clear()
-        since, self._since = self._since, now_us
-        if not values and not unknown:
-            return None
         return Sample(runtime, now_us, max(now_us - since, 1), values, unknown or None)
 
 

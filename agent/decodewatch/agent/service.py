@@ -246,15 +246,15 @@ class Service:
         # Half a tick early rather than half a tick late: ticks and intervals share no origin.
         slack_us = round(settings.sample_interval_s * _SECOND_US) // 2
         if now - self._sampler.since >= round(interval_s * _SECOND_US) - slack_us:
-            self._close_interval(now)
+            self._close_system_sample(now)
+            self._runtimes.close_interval(now)
             self._commit(now)
         self._watchdog.tick()
 
-    def _close_interval(self, now: int) -> None:
+    def _close_system_sample(self, now: int) -> None:
         sample = self._sampler.close(now)
         if sample is not None:
             self._pending.add(sample)
-        self._runtimes.close_interval(now)
 
     def _commit(self, now: int, *, last: bool = False) -> None:
         dropped = self._pending.dropped
@@ -290,7 +290,7 @@ class Service:
         """Nothing that was heard or read is lost: into the spool, and out where there is time."""
         self._inbox.close()
         now = boot_us()
-        self._close_interval(now)
+        self._close_system_sample(now)
         self._runtimes.stop(now)
         self._commit(now, last=True)
         self._inbox.disconnect()

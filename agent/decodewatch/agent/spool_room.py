@@ -43,6 +43,7 @@ class Room:
         self._files = files
         self._limit_pages = limit_pages
         self._evict = evict
+        self._evicting = False
         self._tight_pages: int | None = None
 
     @property
@@ -89,7 +90,14 @@ class Room:
             log.error("disk full, ballast removed", every=600, file=self._files.file)
         self.tighten()
         self._database.checkpoint()
-        self._evict(pages)
+        # To evict is to write: where even that finds no room, more of it will not either.
+        if self._evicting:
+            return
+        self._evicting = True
+        try:
+            self._evict(pages)
+        finally:
+            self._evicting = False
         yield
 
     def tighten(self) -> None:

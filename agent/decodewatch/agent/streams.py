@@ -6,6 +6,7 @@ caller only after a `send` or a `throw`, because asking for it costs too much at
 """
 
 import time
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -25,6 +26,8 @@ from decodewatch.agent.tally import Stamp
 T = TypeVar("T")
 Count = Callable[[T], None]
 """Stamps a chunk with its number of tokens. Never raises."""
+Stamps = list[Stamp] | deque[Stamp]
+"""A turn's list, or what forgets everything: its turn has ended."""
 
 
 class Watcher(Protocol):
@@ -33,8 +36,8 @@ class Watcher(Protocol):
     One that the caller closes or drops before its end just stops.
     """
 
-    def started(self) -> None:
-        """The first chunk is being asked for."""
+    def started(self) -> Stamps:
+        """The first chunk is being asked for. Where its stamps go."""
 
     def exhausted(self) -> None:
         """The source has nothing more."""
@@ -47,12 +50,12 @@ class Watcher(Protocol):
 
 
 def watched(
-    source: Iterable[T], stamps: list[Stamp], count: Count[T] | None, watcher: Watcher
+    source: Iterable[T], count: Count[T] | None, watcher: Watcher
 ) -> Generator[T, Any, Any]:
     """The chunks of `source`. Without `count` each one is a step of one token."""
     now = time.monotonic_ns
     iterator: Iterator[T] | None = None
-    watcher.started()
+    stamps = watcher.started()
     try:
         iterator = iter(source)
         resume: Callable[[], T] | None = None
@@ -72,9 +75,9 @@ def watched(
                         resume = partial(_send, iterator, sent)
                         break
         except Exception as error:
-            # A source that raised is finished; one that is not waits at its yield, and the caller
-            # threw this at us.
-            if not isinstance(iterator, GeneratorType) or iterator.gi_frame is None:
+            # A source that raised is finished. One that waits at its yield did not raise: the
+            # caller threw this.
+            if not isinstance(iterator, GeneratorType) or not _waits(iterator):
                 raise
             resume = partial(iterator.throw, error)
         value = None
@@ -117,18 +120,23 @@ def _driven(
             step = partial(next, iterator) if sent is None else partial(_send, iterator, sent)
 
 
+def _waits(generator: "GeneratorType[Any, Any, Any]") -> bool:
+    """Whether it is neither finished nor just being run, by another thread."""
+    return generator.gi_frame is not None and not generator.gi_running
+
+
 def _send(iterator: Any, value: Any) -> Any:
     """AttributeError where the source is no generator, as `yield from` has it."""
     return iterator.send(value)
 
 
 async def watched_async(
-    source: AsyncIterable[T], stamps: list[Stamp], count: Count[T] | None, watcher: Watcher
+    source: AsyncIterable[T], count: Count[T] | None, watcher: Watcher
 ) -> AsyncGenerator[T, Any]:
     """The chunks of an async `source`; see `watched`."""
     now = time.monotonic_ns
     iterator: AsyncIterator[T] | None = None
-    watcher.started()
+    stamps = watcher.started()
     try:
         iterator = source.__aiter__()
         resume: Callable[[], Awaitable[T]] | None = None
@@ -183,7 +191,7 @@ async def _asend(iterator: Any, value: Any) -> Any:
     return await iterator.asend(value)
 
 
-def _stamper(stamps: list[Stamp]) -> Count[Any]:
+def _stamper(stamps: Stamps) -> Count[Any]:
     def stamp(chunk: Any) -> None:
         stamps.append(time.monotonic_ns())
 

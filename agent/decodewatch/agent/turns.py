@@ -103,7 +103,5 @@ class OpenTurn:
             memory_start_bytes=self.memory_start,
             memory_peak_bytes=self.memory_peak,
             memory_end_bytes=self.memory_last,
-            itl=tuple(
-                sorted(self._itl.items(), key=lambda item: (item[0] is None, item[0] or 0))
-            ),
+            itl=tuple(sorted(self._itl.items(), key=lambda item: (item[0] is None, item[0] or 0))),
         )

@@ -30,7 +30,7 @@ WINDOW = 32
 """Batches that wait for a collector's acknowledgement at once, at most."""
 WINDOW_BYTES = 256 * 1024
 """Bytes that wait for the broker's confirmation at once, about: paho holds them in memory twice."""
-RESEND_S = (5.0, 300.0)
+RESEND_S = (3.0, 300.0)
 """The first and the longest time after which a batch without acknowledgement is sent again."""
 RECONNECT_S = (0.5, 30.0)
 """The first and the longest pause before a new connection."""

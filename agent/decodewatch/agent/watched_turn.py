@@ -11,7 +11,7 @@ from decodewatch.agent import complain
 from decodewatch.agent.channel import Channel
 from decodewatch.agent.course import Course, Outcome
 from decodewatch.agent.link import Link
-from decodewatch.agent.streams import Either, watched, watched_async
+from decodewatch.agent.streams import Either, Stamps, watched, watched_async
 from decodewatch.agent.tally import Stamp
 from decodewatch.agent.vitals import memory_bytes
 from decodewatch.shared import records
@@ -52,7 +52,7 @@ class Turn:
         self._link = link
         self._channel = channel
         self._course = course
-        self._stamps: list[Stamp] | deque[Stamp] = course.stamps
+        self._stamps: Stamps = course.stamps
         self._entered = False
         self._seen: Outcome | None = None  # of the iterator that was watched last
         self._said: str | None = None  # the ending that the application reported
@@ -107,16 +107,15 @@ class Turn:
         """
         self._seen = Outcome("cancelled")  # unless it comes to its end
         count = None if tokens is None else self._counter(tokens)
-        stamps = self._course.stamps
         iteration = _Iteration(self)
         kind = type(source)  # as the interpreter looks for them
         if not hasattr(kind, "__aiter__"):
-            return watched(source, stamps, count, iteration)
+            return watched(source, count, iteration)
         if not hasattr(kind, "__iter__"):
-            return watched_async(source, stamps, count, iteration)
+            return watched_async(source, count, iteration)
         return Either(
-            lambda: watched(source, stamps, count, iteration),
-            lambda: watched_async(source, stamps, count, iteration),
+            lambda: watched(source, count, iteration),
+            lambda: watched_async(source, count, iteration),
         )
 
     def step(self, tokens: int = 1) -> None:
@@ -266,8 +265,9 @@ class _Iteration:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
 
-    def started(self) -> None:
+    def started(self) -> Stamps:
         self._turn._course.iterating += 1
+        return self._turn._stamps
 
     def exhausted(self) -> None:
         self._turn._seen = Outcome("complete")

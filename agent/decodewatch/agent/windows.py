@@ -38,7 +38,9 @@ def gaps(steps: Iterable[Step], depth: int | None) -> Iterator[Gap]:
     at = None if depth is None else depth - sum(tokens for _, tokens in known)
     for us, tokens in known:
         if us is not None and tokens > 0:
-            yield Gap(octave(at), us if tokens == 1 or us == 0 else max(1, round(us / tokens)), tokens)
+            yield Gap(
+                octave(at), us if tokens == 1 or us == 0 else max(1, round(us / tokens)), tokens
+            )
         if at is not None:
             at = max(at, 0) + tokens
 

@@ -25,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNRULY = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_SPECIAL = re.compile(r"[-<>~=](?=[-<>=])|[:@](?=\S)|www(?=\.)", re.IGNORECASE)
 _JOINER = "\N{WORD JOINER}"
 
 
@@ -162,11 +163,9 @@ def plain(text: str, limit: int = 48) -> str:
 def inert(text: str, limit: int = 48) -> str:
     """`plain`, for Markdown: what looks like markup is shown as it is written.
 
-    Every punctuation mark is escaped. What Streamlit and GFM look for after that, in the text
-    itself (emoji codes, addresses of the web and of mail), is broken up by a word joiner, which has
-    no width.
+    Every punctuation mark is escaped. What Streamlit and GFM look for in the text that is left
+    (emoji codes, addresses of the web and of mail, arrows) is broken up by a word joiner, which has
+    no width; a device's id never needs one, so that it can be copied and searched for.
     """
-    escaped = _PUNCTUATION.sub(r"\\\1", plain(text, limit))
-    for mark in (r"\:", r"\@", r"\-", r"\<", r"\="):
-        escaped = escaped.replace(mark, mark + _JOINER)
-    return re.sub("www", lambda found: found[0] + _JOINER, escaped, flags=re.IGNORECASE)
+    broken = _SPECIAL.sub(lambda found: found[0] + _JOINER, plain(text, limit))
+    return _PUNCTUATION.sub(r"\\\1", broken)

@@ -200,7 +200,8 @@ def _nothing(device: queries.Device, period: view.Period, moment: view.Moment) -
 
 
 def _chart(key: str, drawing: charts.Drawing, about: str) -> None:
-    st.vega_lite_chart(spec=drawing.whole, width="stretch", key=key, alt=about)
+    with st.container(key=f"chart-{key}"):
+        st.vega_lite_chart(spec=drawing.whole, width="stretch", alt=about)
 
 
 def _gauges(key: str, found: series.Gauges, chart: charts.Drawing, thing: str) -> None:

@@ -1,0 +1,159 @@
+"""`decodewatch broker run`: the embedded broker as a process."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.brokers import free_port
+from support.waiting import until
+
+from decodewatch.collector import roundtrip
+from decodewatch.collector.addresses import read_users
+from decodewatch.shared.broker import BrokerSettings, make_client
+from decodewatch.shared.errors import SettingsError
+
+Started = tuple["subprocess.Popen[str]", int, int]
+
+
+def start(*flags: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "decodewatch.shared.cli", "broker", "run", *flags]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def answers(
+    port: int, protocol: str = "5", user: str | None = None, password: str = ""
+) -> str | None:
+    """None where a broker takes a message and gives it back, else why not."""
+    client = make_client(BrokerSettings(broker_protocol=protocol), f"test-{time.time_ns()}")
+    if user is not None:
+        client.username_pw_set(user, password)
+    return roundtrip.check(client, "127.0.0.1", port, "test", 2)
+
+
+def refusal(*flags: str) -> tuple[int, str]:
+    """Exit status and message of a broker that does not start."""
+    process = start(*flags)
+    message = process.communicate(timeout=20)[1]
+    return process.returncode, message
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    file = tmp_path / "users"
+    file.write_text('# who may connect\n\nfleet:with:colon "quoted" \\ back\nother:o\n')
+    return file
+
+
+@pytest.fixture
+def running(users: Path) -> Iterator[Started]:
+    """A broker for both MQTT versions that wants passwords, and its ports."""
+    port, port_311 = free_port(), free_port()
+    process = start(
+        *("--listen-port", str(port), "--listen-port-311", str(port_311)),
+        *("--users-file", str(users)),
+    )
+    assert process.stderr is not None
+    until(lambda: "broker ready" in process.stderr.readline(), 15)  # type: ignore[union-attr]
+    yield process, port, port_311
+    process.kill()
+    process.communicate()
+
+
+def test_it_speaks_both_mqtt_versions_to_those_who_know_the_password(running: Started) -> None:
+    _, port, port_311 = running
+    password = 'with:colon "quoted" \\ back'
+    assert answers(port, "5", "fleet", password) is None
+    assert answers(port_311, "3.1.1", "fleet", password) is None
+    assert answers(port, "5", "fleet", "wrong") is not None
+    assert answers(port) is not None
+
+
+def test_a_client_of_the_other_version_is_turned_away_with_a_hint(running: Started) -> None:
+    process, port, _ = running
+    assert answers(port, "3.1.1", "fleet", "x") is not None
+    assert process.stderr is not None
+    assert "3.1.1 on listen_port_311" in process.stderr.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_within_five_seconds_and_gives_its_port_back(
+    running: Started, number: signal.Signals
+) -> None:
+    process, port, _ = running
+    client = make_client(BrokerSettings(), "stays-connected")
+    client.username_pw_set("other", "o")
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    process.send_signal(number)
+    assert process.wait(5) == 0
+    socket.create_server(("127.0.0.1", port)).close()
+    client.loop_stop()
+
+
+def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, message = refusal("--listen-port", str(port))
+    assert status == 1
+    assert "listen_port" in message
+    assert str(port) in message
+
+
+def test_strangers_are_not_let_in_without_passwords() -> None:
+    status, message = refusal("--listen-host", "0.0.0.0")
+    assert status == 2
+    assert "users_file" in message
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "", "a" * 300])
+def test_an_address_that_is_none_is_a_wrong_setting(host: str) -> None:
+    status, message = refusal("--listen-host", host, "--users-file", "/dev/null")
+    assert status == 2, message
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no user"),
+        (b"nocolon\n", "line 1"),
+        (b"a:b\na:c\n", "line 2"),
+        (b":b\n", "line 1"),
+        (b"a:\n", "line 1"),
+        (b"a:b\x01\n", "line 1"),
+        (b"a:\xff\n", "cannot be read"),
+    ],
+)
+def test_a_users_file_that_is_none_is_refused_without_showing_passwords(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    file = tmp_path / "users"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=says) as caught:
+        read_users(file)
+    assert "nocolon" not in str(caught.value)
+
+
+def test_a_users_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="nothing-here"):
+        read_users(tmp_path / "nothing-here")
+
+
+def test_no_password_stays_in_a_file(running: Started) -> None:
+    assert not list(Path("/tmp").glob("*.toml"))
+
+
+def test_a_port_that_accepts_and_says_nothing_is_no_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        why = answers(silent.getsockname()[1])
+    assert why == "no answer to the connection within 2 s"
+
+
+def test_a_port_where_nobody_listens_is_no_broker() -> None:
+    why = answers(free_port())
+    assert why is not None
+    assert why.startswith("cannot connect")

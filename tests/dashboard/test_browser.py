@@ -1,0 +1,289 @@
+"""What a person sees: every page in a real Chromium, and pictures of them in `artefacts/`."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from support import seed
+from support.browser import Browser
+from support.waiting import until
+
+from decodewatch.dashboard import format as words
+from decodewatch.dashboard.database import reading
+from decodewatch.dashboard.queries import decoding, turns
+
+from .conftest import dashboard
+
+ORIN, PI = "orin-nano-01", "rpi5-kitchen"
+TITLES = [
+    "ITL, and TPOT of each turn",
+    "TTFT of each turn",
+    "RssAnon + VmSwap after each turn",
+    "Temperature",
+    "CPU clock",
+    "ITL against depth",
+]
+ALONG_TIME = ["itl", "ttft", "memory", "heat", "clocks"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_went_wrong(chromium: Browser) -> Iterator[None]:
+    """No page of any test shows an exception or writes an error to the console."""
+    chromium.look(1360)
+    chromium.problems()
+    yield
+    problems = chromium.problems()
+    # A page that is left open would go on asking for a server that is gone.
+    chromium.driver.get("about:blank")
+    assert problems == []
+
+
+def address(chromium: Browser) -> dict[str, list[str]]:
+    return parse_qs(urlparse(chromium.driver.current_url).query)
+
+
+def click(chromium: Browser, selector: str, text: str) -> None:
+    found = [one for one in chromium.all(selector) if text in one.text]
+    assert found, f"nothing to click that says {text!r}: {chromium.text()}"
+    found[0].click()
+
+
+def link(chromium: Browser, text: str) -> None:
+    click(chromium, '[data-testid="stPageLink"] a', text)
+
+
+def charts_drawn(chromium: Browser) -> None:
+    until(lambda: chromium.all(".st-key-chart-itl svg"), 20, "the device page's charts")
+    chromium.settle()
+
+
+def points(chromium: Browser, key: str) -> list[dict[str, str]]:
+    """What each mark of a chart says of itself: its data, as they were drawn."""
+    labels = chromium.script(
+        """
+        return [...document.querySelectorAll(
+            `.st-key-chart-${arguments[0]} [role="graphics-symbol"][aria-label]`)]
+          .map(mark => mark.getAttribute('aria-label'));
+        """,
+        key,
+    )
+    pairs = [dict(part.split(": ", 1) for part in label.split("; ")) for label in labels]
+    return [pair for pair in pairs if set(pair) - {"at"}]
+
+
+def test_the_fleet_page_shows_every_device_and_leads_to_it(
+    chromium: Browser, fleet_at: str
+) -> None:
+    chromium.open(f"{fleet_at}/?period=6h")
+    text = chromium.text()
+    assert "1 of 2 devices is online: rpi5-kitchen is offline." in text
+    assert text.index(f"{PI}\n") < text.index(f"{ORIN}\n")  # who is away comes first
+    for figure in ("TTFT", "ITL", "memory available", "RssAnon + VmSwap", "cpu-thermal"):
+        assert figure in text
+    assert "715 received · 7 duplicate · 3 missing · 2 evicted" in text
+
+    link(chromium, ORIN)
+    charts_drawn(chromium)
+    assert address(chromium) == {"device": [ORIN], "period": ["6h"]}
+    assert chromium.text("h3") == ORIN
+
+    chromium.driver.back()
+    until(lambda: "devices is online" in chromium.text(), 20, "the fleet page again")
+    assert "in the last 6 hours" in chromium.text()
+
+
+def test_the_device_page_draws_what_the_database_holds(
+    chromium: Browser, fleet_at: str, fleet_url: str, now: int
+) -> None:
+    """All of the two hours that there are, so that no turn leaves the period meanwhile."""
+    with reading(fleet_url) as connection:
+        stored = turns(connection, ORIN, now - 6 * seed.HOUR)
+        found = decoding(connection, ORIN, now - 6 * seed.HOUR)
+    chromium.open(f"{fleet_at}/device?device={ORIN}&period=6h")
+    assert [one.text for one in chromium.all(".stVegaLiteChart .role-title-text")] == TITLES
+
+    text, itl = chromium.text(), found.all_itl
+    assert f"{words.duration(itl.quantile(0.5))} p50" in text
+    assert f"{words.percentile(itl.percentile(0.99))} · {words.counted(itl.n, 'token')}" in text
+    assert f"{words.duration(found.ttft.quantile(0.5))} p50" in text
+
+    ttft = sorted(float(one["ttft_ms"].replace(",", "")) for one in points(chromium, "ttft"))
+    assert ttft == pytest.approx(sorted(one.ttft_us / 1000 for one in stored if one.ttft_us))
+    memory = points(chromium, "memory")
+    assert len(memory) == len(stored)
+    sources = {"floor", "floor, not settled", "at the turn's end"}
+    assert {one["known_as"] for one in memory} == sources
+    drawn = {one["percentile"] for one in points(chromium, "itl") if "percentile" in one}
+    assert drawn >= {"p50", "p90", "p99"}
+    heat = {one["label"] for one in points(chromium, "heat")}
+    assert heat == {"cpu-thermal", "gpu-thermal", "soc0-thermal"}
+    assert {one["percentile"] for one in points(chromium, "depth")} == {"p50", "p90", "p99"}
+
+    frames = chromium.script(
+        """
+        return arguments[0].map(key => {
+          const chart = document.querySelector(`.st-key-chart-${key} svg`);
+          const area = chart.querySelector('path.background').getBoundingClientRect();
+          const axis = chart.querySelector('[aria-label^="X-axis"]').getAttribute('aria-label');
+          return [Math.round(area.left), Math.round(area.right), axis];
+        });
+        """,
+        ALONG_TIME,
+    )
+    assert len(set(map(tuple, frames))) == 1, f"charts do not line up: {frames}"
+
+
+def test_the_period_is_chosen_with_a_click_and_kept_from_page_to_page(
+    chromium: Browser, fleet_at: str
+) -> None:
+    chromium.open(f"{fleet_at}/")
+    click(chromium, '[role="radio"], [data-testid^="stBaseButton-seg"]', "15 min")
+    until(lambda: "in the last 15 minutes" in chromium.text(), 20, "the shorter period")
+    assert address(chromium)["period"] == ["15m"]
+
+    link(chromium, PI)
+    until(lambda: "Nothing in the last 15 minutes." in chromium.text(), 20, "the device page")
+    assert address(chromium) == {"device": [PI], "period": ["15m"]}
+
+    link(chromium, "Show the last hour")
+    charts_drawn(chromium)
+    assert address(chromium) == {"device": [PI], "period": ["1h"]}
+
+    click(chromium, '[data-testid="stTopNavLink"]', "Fleet")
+    until(lambda: "in the last hour" in chromium.text(), 20, "the fleet page")
+    assert address(chromium)["period"] == ["1h"]
+
+
+def test_times_are_in_the_viewers_zone(chromium: Browser, fleet_at: str, now: int) -> None:
+    chromium.open(f"{fleet_at}/device?device={PI}&period=6h")
+    berlin = words.zone("Europe/Berlin")
+    went = words.clock(now - 25 * seed.MINUTE, time.time_ns() // 1000, berlin)
+    assert f"offline since {went}" in chromium.text().replace("\n", " ")
+    assert "Times are those of Europe/Berlin." in chromium.text()
+
+
+def test_a_bookmark_opens_on_a_server_that_just_started_and_stops_in_time(
+    chromium: Browser, fleet_url: str, tmp_path: Path
+) -> None:
+    """Streamlit once showed an empty page to whoever opened another page than the first one."""
+    with dashboard(fleet_url, tmp_path) as at:
+        chromium.open(f"{at}/device?device={ORIN}&period=1h")
+        assert chromium.text("h3") == ORIN
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    chromium.problems()  # the connection that was cut
+
+
+def test_data_appear_by_themselves_in_a_page_that_stays(
+    chromium: Browser, tmp_path: Path, now: int
+) -> None:
+    file = tmp_path / "live.db"
+    with dashboard(f"sqlite:///{file}", tmp_path) as at:
+        chromium.open(f"{at}/device?device={ORIN}&period=15m")
+        assert "There is no database yet." in chromium.text()
+        chromium.picture("no-database")
+        seed.database(tmp_path / "made.db", now, (seed.Board(hours=0.3),))
+        (tmp_path / "made.db").rename(file)
+        charts_drawn(chromium)
+
+        before = len(points(chromium, "ttft"))
+        chromium.script(
+            """
+            document.querySelector('.st-key-chart-ttft svg').kept = true;
+            document.querySelector('[data-testid="stMain"]').scrollTop = 300;
+            """
+        )
+        add_turn(file)
+        until(lambda: len(points(chromium, "ttft")) > before, 20, "the new turn")
+        assert chromium.script("return document.querySelector('.st-key-chart-ttft svg').kept")
+        main = "return document.querySelector('[data-testid=\"stMain\"]').scrollTop"
+        assert chromium.script(main) == 300
+        assert chromium.problems() == []
+        chromium.driver.get("about:blank")
+
+
+def add_turn(file: Path) -> None:
+    """A turn like the newest one, that ended just now."""
+    writer = sqlite3.connect(file, timeout=5)
+    names = [row[1] for row in writer.execute("PRAGMA table_info(turn)")]
+    values = {"turn": "'new'", "at": str(time.time_ns() // 1000 - 60 * seed.SECOND)}
+    taken = ", ".join(values.get(name, f'"{name}"') for name in names)
+    writer.execute(f"INSERT INTO turn SELECT {taken} FROM turn ORDER BY at DESC LIMIT 1")
+    writer.commit()
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def hostile_at(now: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("hostile")
+    with dashboard(seed.database(folder / "d.db", now, seed.HOSTILE), folder) as at:
+        yield at
+
+
+@pytest.mark.parametrize("board", seed.HOSTILE, ids=lambda board: board.device[:12])
+def test_names_that_others_chose_are_shown_as_they_are_written(
+    chromium: Browser, hostile_at: str, board: seed.Board
+) -> None:
+    chromium.open(f"{hostile_at}/device?device={board.device}&period=1h")
+    text = chromium.text().replace("\u2060", "")
+    for name in (board.device, words.plain(board.name), words.plain(board.engine)):
+        assert name in text
+    assert alive(chromium) == []
+
+
+def test_names_that_others_chose_are_inert_on_the_fleet_page(
+    chromium: Browser, hostile_at: str
+) -> None:
+    chromium.open(f"{hostile_at}/?period=1h")
+    text = chromium.text().replace("\u2060", "")
+    for board in seed.HOSTILE:
+        assert board.device in text
+        assert words.plain(board.name, 24) in text
+    assert alive(chromium) == []
+    chromium.picture("fleet-hostile")
+
+
+def alive(chromium: Browser) -> list[str]:
+    """What of the page could only come from a name: images, formulas, links elsewhere, colours."""
+    found: list[str] = chromium.script(
+        """
+        const main = document.querySelector('[data-testid="stMain"]');
+        const markup = ['img', 'b', 'del', '.katex', 'script', 'a:not([href^="#"])'];
+        const places = ['.stMarkdown', '.stTable', '.stHeading'];
+        const suspects = places.flatMap(place => markup.map(one => `${place} ${one}`));
+        suspects.push('.stTable strong', '.stTable code', '.stTable em',
+                      'svg image', 'svg foreignObject', '[class*="Colored"][style*="red"]');
+        return [...main.querySelectorAll(suspects.join(','))].map(one => one.outerHTML);
+        """
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("fleet", "/?period=6h"),
+        ("device", f"/device?device={ORIN}&period=1h"),
+        ("device-offline", f"/device?device={PI}&period=6h"),
+        ("device-nothing", f"/device?device={PI}&period=15m"),
+    ],
+)
+def test_pictures_in_light_and_dark_and_narrow(
+    chromium: Browser, fleet_at: str, name: str, path: str
+) -> None:
+    chromium.open(fleet_at + path)
+    for look, width, dark in (("light", 1360, False), ("dark", 1360, True), ("narrow", 420, False)):
+        chromium.look(width, dark=dark)
+        until(lambda dark=dark: is_dark(chromium) is dark, 10, f"the page is {look}")  # type: ignore[misc]
+        assert chromium.picture(f"{name}-{look}").stat().st_size > 10_000
+        assert chromium.script("return document.documentElement.scrollWidth") <= width
+
+
+def is_dark(chromium: Browser) -> bool:
+    colour: str = chromium.script(
+        "return getComputedStyle(document.querySelector('.stApp')).backgroundColor"
+    )
+    return colour != "rgb(255, 255, 255)"
