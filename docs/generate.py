@@ -1,7 +1,7 @@
 """Writes the pages that are made from the code: settings.md and measurements.md.
 
-    python docs/generate.py           writes them
-    python docs/generate.py --check   exits with 1 where one is not what the code says
+python docs/generate.py           writes them
+python docs/generate.py --check   exits with 1 where one is not what the code says
 """
 
 import sys
@@ -29,10 +29,11 @@ SETTINGS_TOP = f"""\
 
 *Made from the code by `python docs/generate.py`.*
 
-Every setting has four sources, the later ones winning: its default; the table of its component in a
-TOML file (`--settings FILE`, else `$DECODEWATCH_SETTINGS`, else `{DEFAULT_FILE}` where that exists); the
-environment, `DECODEWATCH_<TABLE>_<SETTING>`; the command's flag, with `-` for `_`. A setting that is
-unknown, of the wrong type or out of range stops the command with status 2 and says what is accepted.
+Every setting has four sources, the later ones winning: its default; the table of its component in
+a TOML file (`--settings FILE`, else `$DECODEWATCH_SETTINGS`, else `{DEFAULT_FILE}`
+where that exists); the environment, `DECODEWATCH_<TABLE>_<SETTING>`; the command's flag, with `-`
+for `_`. A setting that is unknown, of the wrong type or out of range stops the command with status
+2 and says what is accepted.
 """
 MEASUREMENTS_TOP = """\
 # Measurements
@@ -40,8 +41,8 @@ MEASUREMENTS_TOP = """\
 *Made from the code by `python docs/generate.py`.*
 
 What the agent reads on Linux. A measurement with several sensors has a label after a colon, e.g.
-`temp_celsius:cpu-thermal`. A gauge is sent as mean, minimum and maximum of an interval, a counter as its
-increase. What cannot be read is sent as unknown with its reason: `absent`, `denied`, `transient`,
+`temp_celsius:cpu-thermal`. A gauge is sent as mean, minimum and maximum of an interval, a counter
+as its increase. What cannot be read is sent with its reason: `absent`, `denied`, `transient`,
 `implausible`, `unsupported`, or `unlimited` for a limit that is not set; never as 0.
 `decodewatch agent sources` shows all of it on the machine it runs on.
 """
@@ -65,14 +66,17 @@ def _table(heading: str, rows: "tuple[Measurement, ...]") -> str:
 
 
 def measurements_page() -> str:
-    return "\n".join(
-        (
-            MEASUREMENTS_TOP,
-            _table("The system", tuple(sources.MEASUREMENTS)),
-            _table("A runtime's process", tuple(process.MEASUREMENTS)),
-            _table("A runtime's cgroup", tuple(cgroup.MEASUREMENTS)),
+    return (
+        "\n".join(
+            (
+                MEASUREMENTS_TOP,
+                _table("The system", tuple(sources.MEASUREMENTS)),
+                _table("A runtime's process", tuple(process.MEASUREMENTS)),
+                _table("A runtime's cgroup", tuple(cgroup.MEASUREMENTS)),
+            )
         )
-    ) + "\n"
+        + "\n"
+    )
 
 
 PAGES = {"settings.md": settings_page, "measurements.md": measurements_page}

@@ -52,7 +52,7 @@ def load(model: Path) -> xllamacpp.Server:
 
 
 class Chat:
-    """One loaded model that answers; `stopping` ends the answer in progress after its next token."""
+    """One loaded model that answers; `stopping` ends the answer after its next token."""
 
     def __init__(self, model: Path) -> None:
         # decodewatch: one monitor a process and model. The header is read first, because its errors

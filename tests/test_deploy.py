@@ -47,9 +47,8 @@ def test_every_file_that_the_compose_file_mounts_exists() -> None:
 
 def test_images_and_bases_name_a_version() -> None:
     images = [item["image"] for item in services().values() if "image" in item]
-    for line in (ROOT / "deploy/Dockerfile").read_text().splitlines():
-        if line.startswith("FROM "):
-            images.append(line.split()[1])
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text().splitlines()
+    images += [line.split()[1] for line in dockerfile if line.startswith("FROM ")]
     for image in images:
         assert ":" in image and not image.endswith(":latest"), image
 

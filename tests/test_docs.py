@@ -30,9 +30,7 @@ def test_every_field_of_a_record_is_documented(kind: type[records.Record]) -> No
 
 def test_every_event_that_the_agent_sends_is_documented() -> None:
     page = (DOCS / "records.md").read_text()
-    source = "".join(
-        file.read_text() for file in (ROOT / "agent/decodewatch/agent").rglob("*.py")
-    )
+    source = "".join(file.read_text() for file in (ROOT / "agent/decodewatch/agent").rglob("*.py"))
     # How events are made in the agent: Event(id, t, "kind", ...) or a helper called _event("kind".
     sent = set(re.findall(r"""Event\(\s*\w+\(\),\s*[\w.()]+,\s*"(\w+)\"""", source))
     sent |= set(re.findall(r"""\b_?event\(\s*"(\w+)\"""", source))
@@ -63,7 +61,9 @@ def test_a_link_leads_to_a_file(page: Path, target: str) -> None:
 
 def test_the_commands_of_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text() + (DOCS / "deploy.md").read_text()
-    commands = set(re.findall(r"decodewatch ((?:agent|collector|dashboard|broker|up)(?: [a-z]+)?)", text))
+    commands = set(
+        re.findall(r"decodewatch ((?:agent|collector|dashboard|broker|up)(?: [a-z]+)?)", text)
+    )
     assert commands
     for command in commands:
         done = subprocess.run(

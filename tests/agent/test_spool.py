@@ -562,7 +562,7 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
 def test_where_not_even_the_ballast_helps_the_spool_says_so_and_goes_on_later(
     tmp_path: Path, started_full: bool
 ) -> None:
-    with small_disk(tmp_path / "disk", 2048) as disk:
+    with small_disk(tmp_path / "disk", 4096) as disk:
         spool = open_spool(disk / "spool.db")
         large(spool, 60 if started_full else 1)
         (disk / "spool.db.ballast").unlink()

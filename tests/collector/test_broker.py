@@ -12,8 +12,9 @@ import pytest
 from support.brokers import free_port
 from support.waiting import until
 
-from decodewatch.collector import roundtrip
+from decodewatch.collector import broker, roundtrip
 from decodewatch.collector.addresses import read_users
+from decodewatch.shared import lifecycle
 from decodewatch.shared.broker import BrokerSettings, make_client
 from decodewatch.shared.errors import SettingsError
 
@@ -157,3 +158,20 @@ def test_a_port_where_nobody_listens_is_no_broker() -> None:
     why = answers(free_port())
     assert why is not None
     assert why.startswith("cannot connect")
+
+
+class _Silent(broker.Embedded):
+    """A broker that lives and serves nobody, as rumqttd does after a panic of its router."""
+
+    def __init__(self, silent: Iterator[bool]) -> None:
+        self._silent = silent
+
+    def check(self, seconds: float) -> str | None:
+        return "no answer" if next(self._silent) else None
+
+
+def test_a_broker_that_serves_nobody_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "CHECK_EVERY_S", 0.01)
+    silence = iter([True, True, False, True, True, True])
+    assert broker._watch(_Silent(silence), lifecycle.Stop()) == 1
+    assert next(silence, None) is None, "an answer in between counts"

@@ -33,17 +33,13 @@ def fill(engine: Engine, *batches: Batch) -> None:
 
 def a_conversation(turns: int, device: str = "device-1") -> list[Batch]:
     """One batch a turn, TTFT 401, 402, ... ms, floors 301, 302, ... MiB."""
-    return [
-        a_batch(
-            number,
-            [
-                a_turn(f"turn-{number}", t=number * 1_000_000, ttft_us=400_000 + number * 1000),
-                Floor(f"turn-{number}", "runtime-1", number * 1_000_000, (300 + number) * MEBIBYTE, 3, True),
-            ],
-            device=device,
-        )
-        for number in range(1, turns + 1)
-    ]  # fmt: skip
+    made = []
+    for number in range(1, turns + 1):
+        t = number * 1_000_000
+        turn = a_turn(f"turn-{number}", t=t, ttft_us=400_000 + number * 1000)
+        floor = Floor(turn.id, turn.runtime, t, (300 + number) * MEBIBYTE, 3, True)
+        made.append(a_batch(number, [turn, floor], device=device))
+    return made
 
 
 def collected(engine: Engine) -> report.Report:

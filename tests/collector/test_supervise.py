@@ -84,13 +84,13 @@ def test_a_child_whose_settings_are_wrong_is_not_started_again() -> None:
 
 def test_a_child_that_ends_while_it_starts_is_named_with_its_status() -> None:
     child = python("raise SystemExit(3)", "broker", ready=lambda: "not yet")
-    with Supervisor() as supervisor, pytest.raises(ServerError, match="broker ended.*status 3"):
+    with Supervisor() as supervisor, pytest.raises(ServerError, match=r"broker ended.*status 3"):
         supervisor.start(child, Stop())
 
 
 def test_a_child_that_does_not_get_ready_is_named_with_the_reason() -> None:
     child = python(SLEEP, "broker", ready=lambda: "says nothing", ready_within_s=0.3)
-    with Supervisor() as supervisor, pytest.raises(ServerError, match="broker.*says nothing"):
+    with Supervisor() as supervisor, pytest.raises(ServerError, match=r"broker.*says nothing"):
         supervisor.start(child, Stop())
 
 
@@ -137,7 +137,8 @@ import sys, time
 from decodewatch.collector.supervise import Child, Supervisor
 from decodewatch.shared.lifecycle import Stop
 supervisor = Supervisor()
-supervisor.start(Child("child", [sys.executable, "-c", {leaves_its_pid(tmp_path, SLEEP)!r}]), Stop())
+child = Child("child", [sys.executable, "-c", {leaves_its_pid(tmp_path, SLEEP)!r}])
+supervisor.start(child, Stop())
 time.sleep(600)
 """
     process = subprocess.Popen([sys.executable, "-c", code])

@@ -104,6 +104,7 @@ def test_nothing_is_left_when_it_is_killed(up: Up) -> None:
     until(lambda: not any(map(running, children)), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broker", BROKERS)
 def test_with_users_only_they_and_the_collector_get_in(tmp_path: Path, broker: str) -> None:
     users = tmp_path / "users"

@@ -56,7 +56,9 @@ def link(chromium: Browser, text: str) -> None:
 
 
 def charts_drawn(chromium: Browser) -> None:
-    until(lambda: chromium.all(".st-key-chart-itl svg"), 20, "the device page's charts")
+    until(
+        lambda: chromium.all(".st-key-chart-itl .vega-embed > svg"), 20, "the device page's charts"
+    )
     chromium.settle()
 
 
@@ -64,14 +66,15 @@ def points(chromium: Browser, key: str) -> list[dict[str, str]]:
     """What each mark of a chart says of itself: its data, as they were drawn."""
     labels = chromium.script(
         """
-        return [...document.querySelectorAll(
-            `.st-key-chart-${arguments[0]} [role="graphics-symbol"][aria-label]`)]
-          .map(mark => mark.getAttribute('aria-label'));
+        const marks = document.querySelectorAll(
+            `.st-key-chart-${arguments[0]} [role="graphics-symbol"][aria-label]`);
+        return [...marks].map(mark => mark.getAttribute('aria-label'))
+          .filter(label => label.includes('; '));
         """,
         key,
     )
-    pairs = [dict(part.split(": ", 1) for part in label.split("; ")) for label in labels]
-    return [pair for pair in pairs if set(pair) - {"at"}]
+    told = [label.split("; ") for label in labels]
+    return [dict(part.split(": ", 1) for part in parts) for parts in told]
 
 
 def test_the_fleet_page_shows_every_device_and_leads_to_it(
@@ -110,23 +113,32 @@ def test_the_device_page_draws_what_the_database_holds(
     assert f"{words.percentile(itl.percentile(0.99))} · {words.counted(itl.n, 'token')}" in text
     assert f"{words.duration(found.ttft.quantile(0.5))} p50" in text
 
-    ttft = sorted(float(one["ttft_ms"].replace(",", "")) for one in points(chromium, "ttft"))
-    assert ttft == pytest.approx(sorted(one.ttft_us / 1000 for one in stored if one.ttft_us))
-    memory = points(chromium, "memory")
+    ttft = sorted(one["TTFT"] for one in points(chromium, "ttft"))
+    assert ttft == sorted(words.duration(one.ttft_us) for one in stored)
+    memory = [(one["RssAnon + VmSwap"], one["known as"]) for one in points(chromium, "memory")]
+    known = [one for one in stored if one.floor_bytes is not None]
     assert len(memory) == len(stored)
-    sources = {"floor", "floor, not settled", "at the turn's end"}
-    assert {one["known_as"] for one in memory} == sources
-    drawn = {one["percentile"] for one in points(chromium, "itl") if "percentile" in one}
-    assert drawn >= {"p50", "p90", "p99"}
-    heat = {one["label"] for one in points(chromium, "heat")}
+    assert {size for size, how in memory if how.startswith("floor")} == {
+        words.size(one.floor_bytes) for one in known
+    }
+    assert {how for _, how in memory} == {"floor", "floor, unsettled", "turn's end"}
+    drawn = [one for one in points(chromium, "itl") if "tokens" in one]
+    assert {one["percentile"] for one in drawn} == {"p50", "p90", "p99"}
+    assert sum(int(one["tokens"].replace(",", "")) for one in drawn) > 3 * itl.n * 0.99
+    heat = {one["sensor"] for one in points(chromium, "heat") if "sensor" in one}
     assert heat == {"cpu-thermal", "gpu-thermal", "soc0-thermal"}
     assert {one["percentile"] for one in points(chromium, "depth")} == {"p50", "p90", "p99"}
+    check_moments_line_up(chromium)
 
+
+def check_moments_line_up(chromium: Browser) -> None:
+    """All charts of the time axis have the same axis in the same place."""
     frames = chromium.script(
         """
         return arguments[0].map(key => {
-          const chart = document.querySelector(`.st-key-chart-${key} svg`);
-          const area = chart.querySelector('path.background').getBoundingClientRect();
+          const chart = document.querySelector(`.st-key-chart-${key} .vega-embed > svg`);
+          const lines = [...chart.querySelectorAll('.role-axis-grid line')];
+          const area = lines.map(one => one.getBoundingClientRect()).find(one => one.width > 100);
           const axis = chart.querySelector('[aria-label^="X-axis"]').getAttribute('aria-label');
           return [Math.round(area.left), Math.round(area.right), axis];
         });
@@ -185,20 +197,22 @@ def test_data_appear_by_themselves_in_a_page_that_stays(
         chromium.open(f"{at}/device?device={ORIN}&period=15m")
         assert "There is no database yet." in chromium.text()
         chromium.picture("no-database")
-        seed.database(tmp_path / "made.db", now, (seed.Board(hours=0.3),))
+        seed.database(tmp_path / "made.db", now, (seed.Board(hours=0.15),))
         (tmp_path / "made.db").rename(file)
         charts_drawn(chromium)
 
         before = len(points(chromium, "ttft"))
         chromium.script(
             """
-            document.querySelector('.st-key-chart-ttft svg').kept = true;
+            document.querySelector('.st-key-chart-ttft .vega-embed > svg').kept = true;
             document.querySelector('[data-testid="stMain"]').scrollTop = 300;
             """
         )
         add_turn(file)
         until(lambda: len(points(chromium, "ttft")) > before, 20, "the new turn")
-        assert chromium.script("return document.querySelector('.st-key-chart-ttft svg').kept")
+        assert chromium.script(
+            "return document.querySelector('.st-key-chart-ttft .vega-embed > svg').kept"
+        )
         main = "return document.querySelector('[data-testid=\"stMain\"]').scrollTop"
         assert chromium.script(main) == 300
         assert chromium.problems() == []
@@ -280,6 +294,8 @@ def test_pictures_in_light_and_dark_and_narrow(
         until(lambda dark=dark: is_dark(chromium) is dark, 10, f"the page is {look}")  # type: ignore[misc]
         assert chromium.picture(f"{name}-{look}").stat().st_size > 10_000
         assert chromium.script("return document.documentElement.scrollWidth") <= width
+        if chromium.all(".st-key-chart-itl"):
+            check_moments_line_up(chromium)
 
 
 def is_dark(chromium: Browser) -> bool:

@@ -1,4 +1,4 @@
-"""`make demo`'s program: a real model, the whole path, a summary from the database, a quick stop."""
+"""`make demo`'s program: a real model, the whole path, a summary, a quick stop."""
 
 import os
 import re
@@ -28,7 +28,9 @@ def test_a_demo_that_exits_stores_every_turn_once_and_says_so(tmp_path: Path) ->
     assert "3 turns (3 complete) in 1 sessions on 1 devices" in done.stdout
     for name in ("TTFT", "ITL", "TPOT"):
         assert re.search(rf"^{name} +[0-9.]+ .* [0-9]+$", done.stdout, re.MULTILINE)
-    ledger = re.search(r"demo-device +\w+ +(\d+) +(\d+) +\d+ +\d+ +0 +0$", done.stdout, re.MULTILINE)
+    ledger = re.search(
+        r"demo-device +\w+ +(\d+) +(\d+) +\d+ +\d+ +0 +0$", done.stdout, re.MULTILINE
+    )
     assert ledger is not None, done.stdout
     assert ledger[1] == ledger[2], "sent and stored"
 

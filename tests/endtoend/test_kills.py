@@ -1,4 +1,4 @@
-"""Nothing that the agent acknowledged is ever lost, whoever is killed, and nothing is stored twice."""
+"""Nothing that the agent acknowledged is lost, whoever is killed, and nothing is stored twice."""
 
 import random
 import time

@@ -198,7 +198,7 @@ def test_a_batch_that_would_be_too_large_is_refused_when_it_is_made() -> None:
     noise = random.Random(1)
     big = tuple(
         a_turn("".join(noise.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=64)))
-        for _ in range(3000)
+        for _ in range(1800)
     )
     clock = wire.Clock(1, 1, True)
     with pytest.raises(WireError, match="accepted are 65536"):

@@ -2,8 +2,8 @@
 
     python -m support.app FILE [SECONDS_A_TOKEN]
 
-Writes the id of each turn to FILE once it has ended, so that a test knows what must arrive. The exit
-status is 0 where the agent acknowledged all of them.
+Writes the id of each turn to FILE once it has ended, so that a test knows what must arrive. The
+exit status is 0 where the agent acknowledged all of them.
 """
 
 import signal

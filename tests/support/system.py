@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
-from support.brokers import Broker, free_port
-from support.waiting import until
 
 from decodewatch.shared import tables
+from support.brokers import Broker, free_port
+from support.waiting import until
 
 TESTS = Path(__file__).resolve().parents[1]
 DEVICE = "device-1"
@@ -119,7 +120,7 @@ class System:
         """The turns that the application ended."""
         return set(self.ended.read_text().split())
 
-    def rows(self, statement: "sa.Select[tuple[str]]") -> list[str]:
+    def rows(self, statement: "sa.Select[Any]") -> list[str]:
         """One column from the database; empty while there is none."""
         try:
             with self._engine.connect() as connection:

@@ -91,11 +91,11 @@ class SpoolFiles:
         return aside
 
     def drop_aside(self) -> bool:
-        """Remove what was set aside, to make room on the disk; whether there was any."""
+        """Remove what was set aside, to make room on the disk; whether that removed anything."""
         kept = self._kept_aside()
         for _, old in kept:
             _remove(old)
-        return bool(kept)
+        return len(self._kept_aside()) < len(kept)
 
     def _kept_aside(self) -> list[tuple[int, Path]]:
         found = []

@@ -30,7 +30,7 @@ WINDOW = 32
 """Batches that wait for a collector's acknowledgement at once, at most."""
 WINDOW_BYTES = 256 * 1024
 """Bytes that wait for the broker's confirmation at once, about: paho holds them in memory twice."""
-RESEND_S = (3.0, 300.0)
+RESEND_S = (3.0, 60.0)
 """The first and the longest time after which a batch without acknowledgement is sent again."""
 RECONNECT_S = (0.5, 30.0)
 """The first and the longest pause before a new connection."""
@@ -137,6 +137,7 @@ class Uplink:
         now = self._monotonic()
         connection = self._connection
         if connection is not None and connection.ended:
+            self._take_last(connection)
             self._lost(connection, now)
         elif connection is not None and connection.accepted and not connection.closing:
             try:
@@ -162,7 +163,9 @@ class Uplink:
         if connection.accepted and not connection.ended:
             self._take_last(connection)
             sending = connection.publish(self._topic("status"), self._status(False), retain=True)
-            if sending is not None and self._confirmed(connection, sending, deadline):
+            # Half of the time for the broker's answer, the rest for the thread to end.
+            answer_by = deadline - seconds / 2
+            if sending is not None and self._confirmed(connection, sending, answer_by):
                 connection.close(max(deadline - self._monotonic(), 0.1))
             else:
                 connection.drop()  # then the last will says it

@@ -34,7 +34,7 @@ from decodewatch.shared.settings import setting
 
 _log = logs.get(__name__)
 
-CHECK_EVERY_S = 10.0
+CHECK_EVERY_S = 5.0
 CHECKS_BEFORE_END = 3
 # Above what a batch may be, so that the collector can refuse an oversized one by name and the
 # device stops sending it; a client that sends more than this is cut off.
@@ -48,7 +48,7 @@ id = 0
 id = 0
 max_connections = {connections}
 max_outgoing_packet_count = 200
-max_segment_size = 65536
+max_segment_size = 32768
 max_segment_count = 2
 [router.custom_segment.'{root}/+/up']
 max_segment_size = 16777216

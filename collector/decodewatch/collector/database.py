@@ -1,9 +1,11 @@
 """Opening the database: SQLite or PostgreSQL by one URL, with errors that a person can act on."""
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from decodewatch.shared.errors import SettingsError, shown
 ACCEPTED = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
 BUSY_S = 1.0
 """How long one attempt waits for another writer of the same SQLite file."""
+_compact = partial(json.dumps, separators=(",", ":"))
 _PG_OPTIONS = "-c statement_timeout=30000 -c lock_timeout=10000"
 
 
@@ -56,12 +59,14 @@ def open_engine(url: str, *, create: bool = True) -> Engine:
     file = sqlite_file(url)
     if file is not None:
         _check_file(file, create=create)
-        engine = create_engine(parsed, connect_args={"timeout": BUSY_S})
+        engine = create_engine(parsed, connect_args={"timeout": BUSY_S}, json_serializer=_compact)
         _prepare_sqlite(engine)
     else:
         try:
             arguments = {"connect_timeout": 5, "options": _PG_OPTIONS}
-            engine = create_engine(parsed, pool_pre_ping=True, connect_args=arguments)
+            engine = create_engine(
+                parsed, pool_pre_ping=True, connect_args=arguments, json_serializer=_compact
+            )
         except ModuleNotFoundError as error:
             raise SettingsError(
                 f"database: {describe(url)} needs the package {error.name!r}; "
@@ -106,6 +111,8 @@ def _prepare_sqlite(engine: Engine) -> None:
         # loss, which NORMAL does not promise. With group commit it costs one fsync for up to
         # `group_messages` batches; see benchmarks/ingest.py.
         cursor.execute("PRAGMA synchronous = FULL")
+        # After a long reader the log may be large; it does not stay so.
+        cursor.execute(f"PRAGMA journal_size_limit = {64 << 20}")
         cursor.close()
 
     @event.listens_for(engine, "begin")

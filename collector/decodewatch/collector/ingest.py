@@ -9,9 +9,10 @@ same shared subscription get what it cannot take.
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
-from decodewatch.collector.arrivals import Arrival, Message, read
+from decodewatch.collector.arrivals import Arrival, Delivery, Letter, Message, read
 from decodewatch.collector.link import Link, backoff
 from decodewatch.collector.settings import CollectorSettings
 from decodewatch.collector.store import RetryLater, Store, Tally, Written
@@ -42,7 +43,7 @@ class Ingest:
         self._stop = threading.Event()
         self._stopped_at = 0.0
         self._queue: queue.Queue[Message] = queue.Queue(settings.queue_messages)
-        self._link = Link(settings, self._queue, self._stop)
+        self._link = Link(settings, self._queue)
         self._threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (("reader", self._link.run), ("writer", self._write))
@@ -56,11 +57,14 @@ class Ingest:
             thread.start()
 
     def stop(self) -> None:
-        """Stop reading, store for a few seconds what is queued, and leave the broker."""
+        """Stop reading, store and acknowledge for a few seconds what is queued, and leave."""
         self._stopped_at = time.monotonic()
+        self._link.stop()
         self._stop.set()
-        for thread in reversed(self._threads):
-            thread.join(DRAIN_S + 0.5)
+        reader, writer = self._threads
+        writer.join(DRAIN_S + 0.5)
+        self._link.leave()
+        reader.join(1.0)
 
     def troubles(self) -> list[str]:
         """Why nothing would be stored and acknowledged now; empty where it would."""
@@ -74,16 +78,18 @@ class Ingest:
         except Exception as error:
             # The other thread is of no use alone, and a new process starts from a known state.
             name = threading.current_thread().name
-            _log.error("thread ended", thread=name, why=f"{type(error).__name__}: {error}")
+            _log.error("thread ended", thread=name, why=error, trace=traceback.format_exc())
             self._on_failure()
 
     def _write(self) -> None:
         reported = time.monotonic()
         while (group := self._next_group()) is not None:
-            written = self._store_patiently([read(message) for message in group])
+            arrivals = [read(message) for message in group]
+            written = self._store_patiently(arrivals)
             if written is not None:
                 self._link.acknowledge(written)
                 self._total.add(written.tally)
+                _complain(arrivals)
             if time.monotonic() - reported > REPORT_S:
                 reported = time.monotonic()
                 self._report()
@@ -141,3 +147,14 @@ class Ingest:
                 statuses=total.statuses,
             )
         self._total = Tally()
+
+
+def _complain(arrivals: Sequence[Arrival]) -> None:
+    """Log, now and then, what was put aside: its rows are in the table of dead letters."""
+    for item in arrivals:
+        if isinstance(item, Letter):
+            _log.warning("dead letter", every=60, topic=item.topic, reason=item.short_reason)
+        elif isinstance(item, Delivery) and item.received.refused:
+            refused = item.received.refused
+            device = item.received.batch.device
+            _log.warning("records refused", every=60, device=device, n=len(refused), why=refused[0])

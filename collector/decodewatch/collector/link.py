@@ -46,18 +46,18 @@ def backoff(attempt: int, bounds: tuple[float, float]) -> float:
 class Link:
     """One client of the broker. `run` is the body of the one thread that reads and writes it."""
 
-    def __init__(
-        self, settings: CollectorSettings, arrived: "queue.Queue[Message]", stop: threading.Event
-    ) -> None:
+    def __init__(self, settings: CollectorSettings, arrived: "queue.Queue[Message]") -> None:
         """Nothing is connected yet. Raises SettingsError where credentials or TLS are wrong."""
         self._settings = settings
         self._arrived = arrived
-        self._stop = stop
+        self._stop = threading.Event()  # read no more
+        self._done = threading.Event()  # say no more
         self._id = f"decodewatch-collector-{os.urandom(8).hex()}"
         self._client = self._make()
         self._subscribed = False
         self._overrun = False  # the queue stayed full: what still comes is let go
-        self._sent_at = self._came_at = 0.0
+        self._sent_at = 0.0
+        self._came_at: float | None = None  # when a message to ourselves last came back
 
     def _make(self) -> "Client":
         client = make_client(self._settings, self._id)
@@ -74,9 +74,18 @@ class Link:
         """Why no message can come now; None where they do."""
         if not self._subscribed:
             return "not connected to the broker"
-        if time.monotonic() - self._came_at > ROUND_TRIP_LATE_S:
+        if self._came_at is None or time.monotonic() - self._came_at > ROUND_TRIP_LATE_S:
             return "the broker does not answer"
         return None
+
+    def stop(self) -> None:
+        """Read no more; what is stored from now on is still acknowledged."""
+        self._stop.set()
+
+    def leave(self) -> None:
+        """Say no more either, and leave the broker."""
+        self._stop.set()
+        self._done.set()
 
     def acknowledge(self, written: Written) -> None:
         """Tell the devices what is committed; where that is lost, they send again and are told."""
@@ -107,21 +116,23 @@ class Link:
         return True
 
     def _read(self) -> None:
-        """Serve the connection until it ends."""
-        self._sent_at = self._came_at = time.monotonic()
-        while self._client.loop(0.25) == 0:
-            if self._stop.is_set() or self._overrun:
-                break
+        """Serve the connection until it ends, the queue stays full, or there is no more to say."""
+        client, reading = self._client, True
+        began = self._sent_at = time.monotonic()
+        self._came_at = None
+        while client.loop(0.25) == 0 and not (self._done.is_set() or self._overrun):
+            if reading and self._stop.is_set():
+                reading = False
+                client.unsubscribe(UP)  # the others of the group get it from now on
             now = time.monotonic()
-            if now - self._came_at > 2 * ROUND_TRIP_LATE_S:
+            if now - (self._came_at or began) > 2 * ROUND_TRIP_LATE_S:
                 _log.warning("broker does not answer; connecting anew", every=60)
                 break
             if self._subscribed and now - self._sent_at > ROUND_TRIP_EVERY_S:
                 self._sent_at = now
-                self._client.publish(HEALTH, self._id, qos=0)
-        # The loop alone never ends the handshake of a disconnect; the broker sees the socket close.
-        self._client.disconnect()
-        self._client.loop(0.1)
+                client.publish(HEALTH, self._id, qos=0)
+        client.disconnect()
+        client.loop(0.1)
 
     def _wait_for_room(self) -> None:
         while self._overrun and not self._stop.wait(0.1):
@@ -142,14 +153,14 @@ class Link:
             client.disconnect()
             return
         self._subscribed = True
-        self._sent_at = self._came_at = time.monotonic()
+        self._sent_at = time.monotonic()
         client.publish(HEALTH, self._id, qos=0)
         _log.info("connected to the broker", host=self._settings.broker_host, client=self._id)
 
     def _on_disconnect(
         self, _client: "Client", _data: Any, _flags: Any, code: Any, _more: Any
     ) -> None:
-        if not self._stop.is_set():
+        if not self._done.is_set():
             _log.warning("connection to the broker ended", every=60, why=str(code))
 
     def _on_message(self, _client: "Client", _data: Any, message: "MQTTMessage") -> None:

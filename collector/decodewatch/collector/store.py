@@ -5,6 +5,7 @@ records, the boots' places, the devices' current state, the dead letters. Whoeve
 acknowledge what `write` returned, and nothing else.
 """
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -124,7 +125,8 @@ class Store:
         why = f"{type(error).__name__}: {_short(error)}"
         if isinstance(item, Letter):
             raise ServerError(f"database: a dead letter cannot be stored: {why}") from error
-        _log.error("batch cannot be stored", every=10, topic=item.message.topic, why=why)
+        trace = "".join(traceback.format_exception(error))
+        _log.error("batch cannot be stored", every=10, topic=item.message.topic, trace=trace)
         envelope = None if isinstance(item, Heard) else item.envelope
         return self.write([Letter(item.message, _device(item), f"not storable: {why}", envelope)])
 

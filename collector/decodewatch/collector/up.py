@@ -245,6 +245,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     chosen = settings.load(UpSettings, "up", vars(arguments))
     logs.setup(chosen.log_level, chosen.log_format)
+    if arguments.settings:
+        os.environ["DECODEWATCH_SETTINGS"] = arguments.settings  # the children's too
     stop = lifecycle.Stop().install()
     with Supervisor(prefix=chosen.log_format == "text") as supervisor:
         for child in server(chosen):

@@ -31,7 +31,8 @@ _LATENCY_DASHES = ([1, 0], [6, 2], [3, 2], [1, 3])
 _COMPLETE, _OTHERWISE = "complete", "ended otherwise"
 
 HEIGHT = 180
-# All charts of the time axis leave the same room at both sides, so that moments line up.
+# All charts of the time axis leave the same room at both sides, so that moments line up. A mark
+# that reaches over the edge would make its chart narrower, which is why all are clipped.
 _LEFT = 46
 
 
@@ -73,7 +74,8 @@ def _time(shape: str) -> alt.X:
 def _level(field: str, unit: str, *, zero: bool) -> alt.Y:
     return alt.Y(
         field,
-        scale=alt.Scale(zero=zero, nice=True),
+        # Without zero a point may lie on the edge, where half of it would be cut.
+        scale=alt.Scale(zero=zero, nice=True, padding=0 if zero else 6),
         axis=alt.Axis(title=unit, minExtent=_LEFT, maxExtent=_LEFT, tickCount=4),
     )
 
@@ -93,7 +95,7 @@ def _moment() -> alt.Tooltip:
 
 def _over(shape: str, title: str, *layers: alt.Chart, height: int = HEIGHT) -> dict[str, Any]:
     """Layers over the time axis; two points that nobody sees stretch it to its ends."""
-    stretched = _from("ends").mark_point(opacity=0, tooltip=None).encode(x=_time(shape))
+    stretched = _from("ends").mark_point(opacity=0, tooltip=None, clip=True).encode(x=_time(shape))
     return _framed([stretched, *layers], title, height)
 
 
@@ -139,12 +141,15 @@ def _percentile_lines(
         .mark_line(
             strokeWidth=1.8,
             invalid="break-paths-show-path-domains",
-            point=alt.OverlayMarkDef(size=size, strokeWidth=0),
+            point=alt.OverlayMarkDef(size=size, strokeWidth=0, clip=True),
+            clip=True,
         )
         .encode(x=across, y=_level("ms:Q", "ms", zero=True), tooltip=tooltip, **coded)
     )
     withheld = (
-        _from("withheld").mark_rule(opacity=0, strokeWidth=8).encode(x=across, tooltip=tooltip)
+        _from("withheld")
+        .mark_rule(opacity=0, strokeWidth=8, clip=True)
+        .encode(x=across, tooltip=tooltip)
     )
     return [withheld, lines]
 
@@ -158,7 +163,7 @@ def _itl_over_time(shape: str) -> dict[str, Any]:
     coded = _latencies(_LATENCIES)
     tpot = (
         _from("turns")
-        .mark_circle(size=26, opacity=0.55)
+        .mark_circle(size=26, opacity=0.55, clip=True)
         .encode(
             x=_time(shape),
             y=_level("tpot_ms:Q", "ms", zero=True),
@@ -193,7 +198,7 @@ def _ttft_of_turns(shape: str) -> dict[str, Any]:
     domain = [_COMPLETE, _OTHERWISE]
     points = (
         _from("turns")
-        .mark_point(size=36, strokeWidth=1.6, opacity=0.9)
+        .mark_point(size=36, strokeWidth=1.6, opacity=0.9, clip=True)
         .encode(
             x=_time(shape),
             y=_level("ttft_ms:Q", "ms", zero=True),
@@ -226,7 +231,7 @@ def _memory_of_turns(shape: str) -> dict[str, Any]:
     known = [FLOOR, EARLY_FLOOR, END]
     points = (
         _from("memory")
-        .mark_point(size=36, strokeWidth=1.6, opacity=0.9)
+        .mark_point(size=36, strokeWidth=1.6, opacity=0.9, clip=True)
         .encode(
             x=_time(shape),
             y=_level("mib:Q", "MiB", zero=False),
@@ -265,8 +270,8 @@ def _gauges(
             legend=_line_legend(),
         ),
     )
-    lines = base.mark_line(strokeWidth=1.6, invalid="break-paths-show-path-domains")
-    hover = base.mark_point(size=60, opacity=0).encode(
+    lines = base.mark_line(strokeWidth=1.6, invalid="break-paths-show-path-domains", clip=True)
+    hover = base.mark_point(size=60, opacity=0, clip=True).encode(
         tooltip=[
             _moment(),
             alt.Tooltip("label:N", title="sensor"),

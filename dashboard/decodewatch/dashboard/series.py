@@ -189,7 +189,7 @@ def _milli(us: float | None) -> float:
 
 
 # How sure a figure of memory after a turn is, the surest first.
-FLOOR, EARLY_FLOOR, END = "floor", "floor, not settled", "at the turn's end"
+FLOOR, EARLY_FLOOR, END = "floor", "floor, unsettled", "turn's end"
 
 
 def memory_points(turns: Sequence[Turn], called: Mapping[str, str]) -> pd.DataFrame:

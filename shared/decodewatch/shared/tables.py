@@ -77,8 +77,8 @@ boot = Table(
 )
 
 # The delivery ledger. Every number of a stream up to `watermark`, and in `ranges` above it
-# ([[first, last], ...]), is settled: it arrived, or the device said that it evicted it (`evicted`, the
-# newest ranges only). `missing` and `evicted_count` are whole counts: read them, do not derive them.
+# ([[first, last], ...]), is settled: it arrived, or the device said that it evicted it (`evicted`,
+# the newest ranges only). `missing` and `evicted_count` are whole counts: never derive them.
 stream = Table(
     "stream",
     metadata,

@@ -229,7 +229,7 @@ def _runtime(device: queries.Device, runtimes: Sequence[queries.Runtime]) -> Non
     if current is None:
         st.caption("No runtime has registered yet.")
         return
-    st.table(dict(lists.facts(current)), border="horizontal")
+    st.table(dict(lists.facts(current)), border="horizontal", width="content")
     if len(runtimes) > 1:
         st.caption(f"{len(runtimes) - 1} more on this device before it or beside it.")
 
