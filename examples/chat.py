@@ -82,6 +82,7 @@ class Chat:
 
     def _answer(self, messages: list[dict[str, str]], tokens: int, turn: Any) -> str:
         reply: list[str] = []
+        timings: dict[str, Any] = {}
 
         def on_chunk(chunk: dict[str, Any]) -> bool:
             if "error" in chunk:
@@ -91,10 +92,11 @@ class Chat:
                 if text:
                     turn.step()  # decodewatch: one output token
                     reply.append(text)
-            timings = chunk.get("timings")
-            if timings and len(reply) == 1:
-                cached = timings["cache_n"]
-                turn.report(prompt_tokens=timings["prompt_n"] + cached, cached_tokens=cached)
+            if "timings" in chunk:
+                timings.update(chunk["timings"])
+                if len(reply) == 1:
+                    cached = timings["cache_n"]
+                    turn.report(prompt_tokens=timings["prompt_n"] + cached, cached_tokens=cached)
             return self.stopping  # llama.cpp stops at once on True
 
         request = {
@@ -104,6 +106,8 @@ class Chat:
             "timings_per_token": True,
         }
         self._server.handle_chat_completions(request, on_chunk)
+        # decodewatch: what llama.cpp counted; a chunk may hold several tokens of one character.
+        turn.report(output_tokens=timings.get("predicted_n"))
         return "".join(reply)
 
     def close(self) -> bool:

@@ -1,5 +1,6 @@
 """`decodewatch broker run`: the embedded broker as a process."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -21,9 +22,10 @@ from decodewatch.shared.errors import SettingsError
 Started = tuple["subprocess.Popen[str]", int, int]
 
 
-def start(*flags: str) -> "subprocess.Popen[str]":
+def start(*flags: str, scratch: Path | None = None) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "decodewatch.shared.cli", "broker", "run", *flags]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | ({} if scratch is None else {"TMPDIR": str(scratch)})
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def answers(
@@ -51,12 +53,21 @@ def users(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def running(users: Path) -> Iterator[Started]:
+def scratch(tmp_path: Path) -> Path:
+    """Where the broker puts its temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def running(users: Path, scratch: Path) -> Iterator[Started]:
     """A broker for both MQTT versions that wants passwords, and its ports."""
     port, port_311 = free_port(), free_port()
     process = start(
         *("--listen-port", str(port), "--listen-port-311", str(port_311)),
         *("--users-file", str(users)),
+        scratch=scratch,
     )
     assert process.stderr is not None
     until(lambda: "broker ready" in process.stderr.readline(), 15)  # type: ignore[union-attr]
@@ -144,8 +155,8 @@ def test_a_users_file_that_is_missing_is_named(tmp_path: Path) -> None:
         read_users(tmp_path / "nothing-here")
 
 
-def test_no_password_stays_in_a_file(running: Started) -> None:
-    assert not list(Path("/tmp").glob("*.toml"))
+def test_no_password_stays_in_a_file(running: Started, scratch: Path) -> None:
+    assert not list(scratch.iterdir())
 
 
 def test_a_port_that_accepts_and_says_nothing_is_no_broker() -> None:

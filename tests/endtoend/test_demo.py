@@ -25,7 +25,7 @@ def test_a_demo_that_exits_stores_every_turn_once_and_says_so(tmp_path: Path) ->
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 turns (3 complete) in 1 sessions on 1 devices" in done.stdout
+    assert "3 turns (3 complete) in 1 session on 1 device" in done.stdout
     for name in ("TTFT", "ITL", "TPOT"):
         assert re.search(rf"^{name} +[0-9.]+ .* [0-9]+$", done.stdout, re.MULTILINE)
     ledger = re.search(

@@ -113,7 +113,7 @@ class LiveRuntime:
         """A turn ended; its record completed by what the agent saw of the runtime's memory."""
         self.last_sign_us = now_us
         opened = self.turns.pop(turn.id, None)
-        ended = turn.t + turn.duration_us
+        ended = turn.t + turn.duration_us + turn.suspended_us  # on the boot clock
         fresh = now_us - ended <= FRESH_US
         memory = self._memory() if fresh else None
         end = memory if turn.memory_end_bytes is None else turn.memory_end_bytes

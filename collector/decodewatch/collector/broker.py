@@ -35,6 +35,7 @@ from decodewatch.shared.settings import setting
 _log = logs.get(__name__)
 
 CHECK_EVERY_S = 5.0
+CHECK_WITHIN_S = 3.0  # so that a stop in the middle of a check still ends within 5 s
 CHECKS_BEFORE_END = 3
 # Above what a batch may be, so that the collector can refuse an oversized one by name and the
 # device stops sending it; a client that sends more than this is cut off.
@@ -175,7 +176,7 @@ def _watch(broker: Embedded, stop: lifecycle.Stop) -> int:
     """Wait for the stop; the exit status."""
     failed = 0
     while not stop.wait(CHECK_EVERY_S):
-        why = broker.check(CHECK_EVERY_S)
+        why = broker.check(CHECK_WITHIN_S)
         failed = 0 if why is None else failed + 1
         if why is not None:
             _log.warning("broker does not serve", why=why, failed=failed)

@@ -192,8 +192,9 @@ def as_text(report: Report) -> Iterator[str]:
         f"{report.endings[ending]} {ending}" for ending in ENDINGS if ending in report.endings
     )
     yield (
-        f"{report.turns} turns" + (f" ({endings})" if endings else "") + f" in {report.sessions} "
-        f"sessions on {report.devices} devices"
+        _count(report.turns, "turn")
+        + (f" ({endings})" if endings else "")
+        + f" in {_count(report.sessions, 'session')} on {_count(report.devices, 'device')}"
     )
     yield ""
     yield f"{'ms':6}" + "".join(f"{_name(q):>10}" for q in QUANTILES) + f"{'n':>10}"
@@ -233,6 +234,10 @@ def as_text(report: Report) -> Iterator[str]:
         )
     if report.dead_letters or report.total("refused"):
         yield f"{report.dead_letters} dead letters, {report.total('refused')} records refused"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cell(item: Percentile) -> str:

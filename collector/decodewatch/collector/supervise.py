@@ -28,6 +28,7 @@ STEADY_S = 60.0
 MOST_RESTARTS = 10
 """In a row; about three minutes. Then it will not get well by itself."""
 STOP_S = 3.5
+HEAD_START_S = 0.6
 _LINE = 8192  # bytes of a child's line of log passed on in one piece
 
 
@@ -188,16 +189,21 @@ class Supervisor:
         _stop([running])
 
     def stop(self) -> None:
-        """Stop all children, telling the last one started first; kill what is left in the end."""
+        """Stop all children, the last one started first; kill what is left in the end."""
         _stop(list(reversed(self._running)))
         self._running.clear()
 
 
 def _stop(children: Sequence[_Running]) -> None:
+    deadline = time.monotonic() + STOP_S
     alive = [item for item in children if item.process.poll() is None]
     for running in alive:
         running.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
+        # A moment before the next: what this one depends on should not go before it.
+        try:
+            running.process.wait(HEAD_START_S)
+        except subprocess.TimeoutExpired:
+            continue
     for running in alive:
         try:
             running.process.wait(max(0.0, deadline - time.monotonic()))
