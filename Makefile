@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# What the tests use besides Python packages: a real broker and a real browser.
-SYSTEM_PACKAGES := mosquitto chromium chromium-driver
+# What the tests use besides Python packages: a real broker, a real browser, a real PostgreSQL.
+SYSTEM_PACKAGES := mosquitto chromium chromium-driver postgresql
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: demo test lint types imports unit python310 system-packages bench clean

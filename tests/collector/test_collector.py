@@ -153,6 +153,33 @@ def test_a_batch_with_an_unreadable_part_is_not_sent_for_ever(broker: Broker, ma
         until(lambda: ("stream-1", 5) in device.acknowledged)
 
 
+def _string(content: bytes) -> bytes:
+    return len(content).to_bytes(2, "big") + content
+
+
+def test_a_message_that_the_client_library_cannot_read_is_survived(
+    broker: Broker, make: Make
+) -> None:
+    collector = make().start()
+    connect = _string(b"MQTT") + b"\x05\x02\x00\x3c\x00" + _string(b"stranger")
+    not_utf8 = b"\x26" + _string(b"\xff\xfe") + _string(b"\xff")
+    publish = _string(b"decodewatch/1/d/up") + bytes([len(not_utf8)]) + not_utf8 + b"x"
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", broker.port)) as stranger:
+            stranger.sendall(b"\x10" + bytes([len(connect)]) + connect)
+            assert stranger.recv(100)
+            stranger.sendall(b"\x30" + bytes([len(publish)]) + publish)
+            stranger.sendall(b"\xe0\x00")
+            stranger.settimeout(5)
+            while stranger.recv(100):
+                pass
+    with Device(broker.port) as device:
+        device.send(a_batch())
+        device.settle(30)
+    assert collector.process is not None
+    assert collector.process.poll() is None
+
+
 def test_dead_letters_do_not_fill_the_disk(broker: Broker, make: Make) -> None:
     collector = make("--dead-letter-rows", "50").start()
     with Device(broker.port) as device:

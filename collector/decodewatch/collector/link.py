@@ -5,6 +5,7 @@ import queue
 import random
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from decodewatch.collector import roundtrip
@@ -99,8 +100,13 @@ class Link:
         attempt = 0
         while not self._stop.is_set():
             self._subscribed = False
-            if self._connect():
-                self._read()
+            try:
+                if self._connect():
+                    self._read()
+            except Exception:
+                # Whatever a stranger's message does to paho costs this connection, not the
+                # collector.
+                _log.error("connection failed", every=60, trace=traceback.format_exc())
             attempt = 1 if self._subscribed else attempt + 1
             self._subscribed = False
             self._wait_for_room()
