@@ -245,6 +245,21 @@ def test_a_floor_without_a_reading_is_no_floor() -> None:
     assert watch.empty and watch.floor() is None
 
 
+def test_the_reading_of_a_process_that_exits_is_no_floor_where_there_is_another() -> None:
+    watch = FloorWatch("t1", "r1", START, START)
+    watch.add(400, START)
+    only = watch.floor(exited=True)
+    assert only is not None and only.bytes == 400
+    watch.add(390, START + SECOND)
+    watch.add(40, START + 2 * SECOND)  # the model is being unloaded
+    floor = watch.floor(exited=True)
+    assert floor is not None
+    assert (floor.bytes, floor.t, floor.readings, floor.settled) == (390, START + SECOND, 2, False)
+    lowest = watch.floor()
+    assert lowest is not None
+    assert (lowest.bytes, lowest.readings, lowest.settled) == (40, 3, True)
+
+
 def test_a_kill_is_claimed_by_one_death_within_seconds() -> None:
     counter = KillCounter()
     assert not counter.known

@@ -1,5 +1,6 @@
 """The floor after a turn: RssAnon + VmSwap at its lowest until the next turn starts."""
 
+from dataclasses import replace
 from typing import Final
 
 from decodewatch.shared.records import Floor
@@ -20,27 +21,33 @@ class FloorWatch:
         self._runtime = runtime
         self._ended = ended_us
         self._first: int | None = None
-        self._readings = 0
-        self._lowest = 0
-        self._lowest_at = 0
-        self._settled = False
+        self._lowest: Floor | None = None  # of all readings but the newest
+        self._newest: Floor | None = None  # of all
 
     @property
     def empty(self) -> bool:
         """Whether there is no reading yet."""
-        return not self._readings
+        return self._newest is None
 
     def add(self, memory_bytes: int | None, now_us: int) -> None:
         """Take in a reading; None is one that could not be had."""
         if memory_bytes is None:
             return
-        if not self._readings or memory_bytes < self._lowest:
-            self._lowest = memory_bytes
-            self._lowest_at = now_us
         if self._first is None:
             self._first = now_us
-        self._readings += 1
-        self._settled = self._settled or now_us - self._ended >= SETTLED_US
+        before = self._lowest = self._newest
+        settled = now_us - self._ended >= SETTLED_US
+        if before is None:
+            self._newest = Floor(self.turn, self._runtime, now_us, memory_bytes, 1, settled)
+            return
+        lower = memory_bytes < before.bytes
+        self._newest = replace(
+            before,
+            t=now_us if lower else before.t,
+            bytes=memory_bytes if lower else before.bytes,
+            readings=before.readings + 1,
+            settled=before.settled or settled,
+        )
 
     def due(self, now_us: int) -> bool:
         """Whether the floor can be sent without waiting for the next turn."""
@@ -53,13 +60,13 @@ class FloorWatch:
         """
         return self._first is not None and self._first > start_us + _LATENCY_US
 
-    def floor(self) -> Floor | None:
-        """The floor by the readings so far; None without any."""
-        if not self._readings:
-            return None
-        return Floor(
-            self.turn, self._runtime, self._lowest_at, self._lowest, self._readings, self._settled
-        )
+    def floor(self, *, exited: bool = False) -> Floor | None:
+        """The floor by the readings so far; None without any.
+
+        Where the process has exited its newest reading may be of a model that was being unloaded:
+        it counts only where there is no other.
+        """
+        return (self._lowest or self._newest) if exited else self._newest
 
 
 # Between a turn's start and the agent's hearing of it; a reading made in it still shows the floor.

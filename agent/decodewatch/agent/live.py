@@ -158,10 +158,10 @@ class LiveRuntime:
         if sample is not None:
             self._emit(sample)
 
-    def end(self, now_us: int) -> None:
-        """The runtime is gone: hand over what there is and close its files."""
+    def end(self, now_us: int, *, exited: bool = False) -> None:
+        """No longer followed: hand over what there is and close its files."""
         self._see_kills(now_us)
-        self._close_floor(now_us)
+        self._close_floor(now_us, exited=exited)
         self.close_interval(now_us)
         if self._reader is not None:
             self._reader.close()
@@ -176,10 +176,12 @@ class LiveRuntime:
             if cgroup.limit.value is not None:
                 self.limit_bytes = _whole(cgroup.limit.value)
 
-    def _close_floor(self, start_us: int) -> None:
+    def _close_floor(self, start_us: int, *, exited: bool = False) -> None:
         """Hand over the floor, unless a turn that started then spoilt it."""
         watch, self._floor = self._floor, None
-        floor = None if watch is None or watch.spoilt_by(start_us) else watch.floor()
+        if watch is None or watch.spoilt_by(start_us):
+            return
+        floor = watch.floor(exited=exited)
         if floor is not None:
             self._emit(floor)
 

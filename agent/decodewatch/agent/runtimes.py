@@ -249,7 +249,7 @@ class Runtimes:
         self._event("runtime_ended", live.id, now, {"cause": "silent", "said_bye": live.said_bye})
 
     def _end(self, live: LiveRuntime, now: int) -> None:
-        live.end(now)
+        live.end(now, exited=True)
         del self._live[live.id]
         for connection in [one for one, its in self._of.items() if its is live]:
             del self._of[connection]
