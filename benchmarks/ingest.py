@@ -24,9 +24,9 @@ from typing import Any
 from sqlalchemy import Engine, event, text
 
 from decodewatch.collector import database, migrate
-from decodewatch.collector.arrivals import Message, read
-from decodewatch.collector.rows import row_of
-from decodewatch.collector.store import Store
+from decodewatch.collector.storage.arrivals import Message, read
+from decodewatch.collector.storage.rows import row_of
+from decodewatch.collector.storage.store import Store
 from decodewatch.shared import wire
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Event, Floor, Record, Sample, Stratum, Turn, Window

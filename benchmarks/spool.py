@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from decodewatch.agent.spool import Spool
+from decodewatch.agent.spool.spool import Spool
 from decodewatch.shared import clock
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Floor, Measured, Record, Sample, Stratum, Turn, Window

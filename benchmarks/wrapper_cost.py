@@ -35,8 +35,8 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from prometheus_client import CollectorRegistry, Histogram
 
 from decodewatch.agent import DecodeMonitor, Turn
-from decodewatch.agent.link import Link
-from decodewatch.agent.tally import Stamp, Tally
+from decodewatch.agent.wrapper.link import Link
+from decodewatch.agent.wrapper.tally import Stamp, Tally
 
 TOKENS = 5_000
 MOST_TO_BARE = 1.6

@@ -7,7 +7,8 @@ python docs/generate.py --check   exits with 1 where one is not what the code sa
 import sys
 from pathlib import Path
 
-from decodewatch.agent import cgroup, process, sources
+from decodewatch.agent import sources
+from decodewatch.agent.runtimes import cgroup, process
 from decodewatch.agent.settings import AgentSettings
 from decodewatch.agent.sources.base import Measurement
 from decodewatch.collector.broker import EmbeddedSettings

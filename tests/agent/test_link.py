@@ -17,11 +17,12 @@ import pytest
 from support.inbox_server import InboxServer
 from support.waiting import until
 
-from decodewatch.agent import DecodeMonitor, complain, vitals
-from decodewatch.agent.channel import MAX_BYTES, MAX_LINE, MAX_TURNS, Backlog, Channel
-from decodewatch.agent.course import Course, Outcome
-from decodewatch.agent.link import Link
-from decodewatch.agent.paths import distrust, socket_path
+from decodewatch.agent import DecodeMonitor
+from decodewatch.agent.wrapper import complain, vitals
+from decodewatch.agent.wrapper.channel import MAX_BYTES, MAX_LINE, MAX_TURNS, Backlog, Channel
+from decodewatch.agent.wrapper.course import Course, Outcome
+from decodewatch.agent.wrapper.link import Link
+from decodewatch.agent.wrapper.paths import distrust, socket_path
 from decodewatch.shared.sketch import Sketch
 
 Serve = Callable[[], InboxServer]

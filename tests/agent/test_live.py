@@ -7,11 +7,11 @@ import pytest
 from support.application import turn_fields
 from support.devices import FakeKernel
 
-from decodewatch.agent.floors import LONGEST_US, FloorWatch
-from decodewatch.agent.live import MAX_OPEN_TURNS, LiveRuntime
 from decodewatch.agent.messages import Begin, Progress, Refusal, turn_record
-from decodewatch.agent.oom import WINDOW_US, KillCounter
-from decodewatch.agent.process import ProcessReader
+from decodewatch.agent.runtimes.floors import LONGEST_US, FloorWatch
+from decodewatch.agent.runtimes.live import MAX_OPEN_TURNS, LiveRuntime
+from decodewatch.agent.runtimes.oom import WINDOW_US, KillCounter
+from decodewatch.agent.runtimes.process import ProcessReader
 from decodewatch.shared.records import Floor, Record, Runtime, Sample, Turn, Window
 
 PID = 4711

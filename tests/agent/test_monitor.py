@@ -15,10 +15,11 @@ import pytest
 from support.inbox_server import InboxServer
 from support.waiting import until
 
-from decodewatch.agent import DecodeMonitor, ModelSpec, Turn, complain
-from decodewatch.agent.link import Link
+from decodewatch.agent import DecodeMonitor, ModelSpec, Turn
 from decodewatch.agent.messages import turn_record
-from decodewatch.agent.vitals import Moment, moment
+from decodewatch.agent.wrapper import complain
+from decodewatch.agent.wrapper.link import Link
+from decodewatch.agent.wrapper.vitals import Moment, moment
 from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.sketch import Sketch
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from support.records import a_sample, a_turn
 
 from decodewatch.agent.pending import MOST_RECORDS, Pending
-from decodewatch.agent.spool_files import SpoolError
+from decodewatch.agent.spool.files import SpoolError
 from decodewatch.shared.records import Event, Floor, Record, Sample, Turn, Window
 
 SECOND = 1_000_000

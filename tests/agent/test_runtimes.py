@@ -15,8 +15,8 @@ from decodewatch.agent.identity import Identity
 from decodewatch.agent.inbox import Inbox, listen
 from decodewatch.agent.messages import Hello
 from decodewatch.agent.pending import Pending
-from decodewatch.agent.runtimes import MAX_REMEMBERED, Runtimes
-from decodewatch.agent.spool_files import SpoolError
+from decodewatch.agent.runtimes.runtimes import MAX_REMEMBERED, Runtimes
+from decodewatch.agent.spool.files import SpoolError
 from decodewatch.shared.clock import boot_us
 from decodewatch.shared.records import Event, Record, Runtime, Turn, Window
 
@@ -336,7 +336,7 @@ def test_a_connection_that_closes_keeps_the_turn_while_its_process_lives(
 def test_a_full_table_forgets_who_is_gone_before_it_refuses(
     core: Core, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decodewatch.agent.runtimes.MAX_RUNTIMES", 1)
+    monkeypatch.setattr("decodewatch.agent.runtimes.runtimes.MAX_RUNTIMES", 1)
     first = core.registered(application)
     with Application(core.path) as second:
         second.hello()

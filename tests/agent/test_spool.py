@@ -29,9 +29,10 @@ from support.spooling import (
 )
 from support.waiting import until
 
-from decodewatch.agent import batching, spool_files
-from decodewatch.agent.losses import EVICTED, THINNED
-from decodewatch.agent.spool import Spool, SpoolError
+from decodewatch.agent.spool import batching
+from decodewatch.agent.spool import files as spool_files
+from decodewatch.agent.spool.losses import EVICTED, THINNED
+from decodewatch.agent.spool.spool import Spool, SpoolError
 from decodewatch.shared.records import Event, Record, Runtime, Sample, Turn, Window
 from decodewatch.shared.wire import (
     MAX_SENT,

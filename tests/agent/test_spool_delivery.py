@@ -10,8 +10,8 @@ import pytest
 from support.records import a_turn
 from support.spooling import acknowledgement, each, open_spool, sample, turns_of, window
 
-from decodewatch.agent.losses import EVICTED
-from decodewatch.agent.spool import Spool
+from decodewatch.agent.spool.losses import EVICTED
+from decodewatch.agent.spool.spool import Spool
 from decodewatch.shared.records import Event, Record, Window
 from decodewatch.shared.wire import Batch, decode_batch
 

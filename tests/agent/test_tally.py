@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodewatch.agent import tally as tally_module
-from decodewatch.agent.tally import Stamp, Tally
-from decodewatch.agent.vitals import Moment, SleepWatch, memory_bytes, moment, parse_memory
+from decodewatch.agent.wrapper import tally as tally_module
+from decodewatch.agent.wrapper.tally import Stamp, Tally
+from decodewatch.agent.wrapper.vitals import Moment, SleepWatch, memory_bytes, moment, parse_memory
 from decodewatch.shared.sketch import Sketch
 
 steps = st.lists(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.records import a_turn
 from support.spooling import SECOND, event, sample, window
 
-from decodewatch.agent import thinning
+from decodewatch.agent.spool import thinning
 from decodewatch.shared import records
 from decodewatch.shared.records import Sample, Window
 

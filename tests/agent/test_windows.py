@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodewatch.agent.windows import MOST_BUCKETS, MOST_STRATA, Step, WindowBuilder, gaps, octave
+from decodewatch.agent.runtimes.windows import (
+    MOST_BUCKETS,
+    MOST_STRATA,
+    Step,
+    WindowBuilder,
+    gaps,
+    octave,
+)
 from decodewatch.shared.records import Window, read, to_json
 from decodewatch.shared.sketch import Sketch
 

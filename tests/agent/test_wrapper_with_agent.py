@@ -14,7 +14,7 @@ from support.spooled import events, records
 from support.waiting import until
 
 from decodewatch.agent import DecodeMonitor, ModelSpec
-from decodewatch.agent.link import Link
+from decodewatch.agent.wrapper.link import Link
 from decodewatch.shared.records import Runtime, Turn, Window
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.collecting import WALL, a_batch
 from support.records import BATCHES
 
-from decodewatch.collector.arrivals import Delivery, Heard, Letter, Message, escaped, read
+from decodewatch.collector.storage.arrivals import Delivery, Heard, Letter, Message, escaped, read
 from decodewatch.shared import wire
 from decodewatch.shared.wire import Status
 

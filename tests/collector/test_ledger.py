@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decodewatch.collector import ledger
-from decodewatch.collector.ledger import MAX_RANGES, Ledger
+from decodewatch.collector.storage import ledger
+from decodewatch.collector.storage.ledger import MAX_RANGES, Ledger
 
 NUMBERS = st.integers(1, 40)
 RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: (min(pair), max(pair)))

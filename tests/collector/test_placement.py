@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.collecting import WALL
 
-from decodewatch.collector.placement import JITTER_US, Placement, place
+from decodewatch.collector.storage.placement import JITTER_US, Placement, place
 from decodewatch.shared.wire import Clock
 
 SECOND = 1_000_000

@@ -12,8 +12,8 @@ from support.collecting import WALL, a_batch
 from support.records import a_turn
 
 from decodewatch.collector import database, report
-from decodewatch.collector.arrivals import Message, read
-from decodewatch.collector.store import Store
+from decodewatch.collector.storage.arrivals import Message, read
+from decodewatch.collector.storage.store import Store
 from decodewatch.shared import wire
 from decodewatch.shared.records import Floor
 from decodewatch.shared.wire import Batch

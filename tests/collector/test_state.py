@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.collecting import WALL
 from support.records import a_sample, a_turn
 
-from decodewatch.collector import state
+from decodewatch.collector.storage import state
 from decodewatch.shared.wire import Status
 
 STATUSES = st.lists(

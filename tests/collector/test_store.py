@@ -15,9 +15,9 @@ from support.collecting import SYNCHRONISED, WALL, a_batch
 from support.records import BATCHES, a_sample, a_turn
 
 from decodewatch.collector import database
-from decodewatch.collector.arrivals import Arrival, Delivery, Heard, Message, read
 from decodewatch.collector.errors import ServerError
-from decodewatch.collector.store import RetryLater, Store, Tally, Written
+from decodewatch.collector.storage.arrivals import Arrival, Delivery, Heard, Message, read
+from decodewatch.collector.storage.store import RetryLater, Store, Tally, Written
 from decodewatch.shared import tables, wire
 from decodewatch.shared.records import Event, Floor, Record, Runtime, Stratum, Window
 from decodewatch.shared.sketch import Sketch

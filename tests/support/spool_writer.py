@@ -9,7 +9,7 @@ import random
 import sys
 from pathlib import Path
 
-from decodewatch.agent.spool import Spool
+from decodewatch.agent.spool.spool import Spool
 from decodewatch.shared.records import Event
 from decodewatch.shared.wire import Acknowledged, Clock
 

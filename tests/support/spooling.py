@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from decodewatch.agent.spool import Spool
+from decodewatch.agent.spool.spool import Spool
 from decodewatch.shared import clock
 from decodewatch.shared.records import Event, Record, Sample, Stratum, Turn, Window
 from decodewatch.shared.sketch import Sketch

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from decodewatch.agent.spool_files import SpoolError
+from decodewatch.agent.spool.files import SpoolError
 from decodewatch.shared import logs
 from decodewatch.shared.records import Record, Sample, Turn, Window
 

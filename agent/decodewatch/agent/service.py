@@ -12,11 +12,11 @@ from decodewatch.agent import inbox as inboxes
 from decodewatch.agent.identity import ClockReader, Identity
 from decodewatch.agent.inbox import Inbox
 from decodewatch.agent.pending import Pending
-from decodewatch.agent.runtimes import Runtimes
+from decodewatch.agent.runtimes.runtimes import Runtimes
 from decodewatch.agent.sampler import Sampler
 from decodewatch.agent.settings import AgentSettings
 from decodewatch.agent.sources import Source
-from decodewatch.agent.spool import Spool, SpoolError
+from decodewatch.agent.spool.spool import Spool, SpoolError
 from decodewatch.agent.uplink import Uplink
 from decodewatch.shared import __version__, logs
 from decodewatch.shared.clock import boot_us, wall_us

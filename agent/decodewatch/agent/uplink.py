@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from decodewatch.agent.connection import Connection, Sending
-from decodewatch.agent.spool import Spool, SpoolError
+from decodewatch.agent.spool.spool import Spool, SpoolError
 from decodewatch.shared import logs
 from decodewatch.shared.broker import BrokerSettings
 from decodewatch.shared.errors import SettingsError, WireError

@@ -8,7 +8,7 @@ from decodewatch.collector import database, migrate, report
 from decodewatch.collector.health import Health
 from decodewatch.collector.ingest import Ingest
 from decodewatch.collector.settings import CollectorSettings
-from decodewatch.collector.store import Store
+from decodewatch.collector.storage.store import Store
 from decodewatch.shared import lifecycle, logs, settings
 from decodewatch.shared.cli import EXIT_FAILURE
 from decodewatch.shared.database import state_folder

@@ -12,10 +12,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-from decodewatch.collector.arrivals import Arrival, Delivery, Letter, Message, read
 from decodewatch.collector.link import Link, backoff
 from decodewatch.collector.settings import CollectorSettings
-from decodewatch.collector.store import RetryLater, Store, Tally, Written
+from decodewatch.collector.storage.arrivals import Arrival, Delivery, Letter, Message, read
+from decodewatch.collector.storage.store import RetryLater, Store, Tally, Written
 from decodewatch.shared import logs
 
 _log = logs.get(__name__)

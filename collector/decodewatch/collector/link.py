@@ -9,9 +9,9 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from decodewatch.collector import roundtrip
-from decodewatch.collector.arrivals import Message
 from decodewatch.collector.settings import CollectorSettings
-from decodewatch.collector.store import Written
+from decodewatch.collector.storage.arrivals import Message
+from decodewatch.collector.storage.store import Written
 from decodewatch.shared import logs, wire
 from decodewatch.shared.broker import make_client
 from decodewatch.shared.clock import wall_us

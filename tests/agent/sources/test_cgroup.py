@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.devices import FakeKernel, shown
 from support.waiting import until
 
-from decodewatch.agent.cgroup import (
+from decodewatch.agent.runtimes.cgroup import (
     CgroupReader,
     Membership,
     Mount,
@@ -22,7 +22,7 @@ from decodewatch.agent.cgroup import (
     parse_mounts,
     parse_oom_kills,
 )
-from decodewatch.agent.process import ProcessReader
+from decodewatch.agent.runtimes.process import ProcessReader
 from decodewatch.agent.sources.base import RELIST_S, Value
 
 PID = 4711

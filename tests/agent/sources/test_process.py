@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.devices import FakeKernel, shown
 from support.waiting import until
 
-from decodewatch.agent.process import (
+from decodewatch.agent.runtimes.process import (
     MEASUREMENTS,
     ProcessReader,
     Stat,

@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from decodewatch.agent import complain
-from decodewatch.agent.channel import Backlog, Channel
-from decodewatch.agent.course import Course
-from decodewatch.agent.paths import socket_path
-from decodewatch.agent.vitals import Moment, memory_bytes, moment
+from decodewatch.agent.wrapper import complain
+from decodewatch.agent.wrapper.channel import Backlog, Channel
+from decodewatch.agent.wrapper.course import Course
+from decodewatch.agent.wrapper.paths import socket_path
+from decodewatch.agent.wrapper.vitals import Moment, memory_bytes, moment
 
 MOST_WORK: Final = 4096
 """Beginnings and ends of turns that may wait for the thread; more means that it does not run."""

@@ -7,13 +7,13 @@ from operator import index
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from decodewatch.agent import complain
-from decodewatch.agent.channel import Channel
-from decodewatch.agent.course import Course, Outcome
-from decodewatch.agent.link import Link
-from decodewatch.agent.streams import Either, Stamps, watched, watched_async
-from decodewatch.agent.tally import Stamp
-from decodewatch.agent.vitals import memory_bytes
+from decodewatch.agent.wrapper import complain
+from decodewatch.agent.wrapper.channel import Channel
+from decodewatch.agent.wrapper.course import Course, Outcome
+from decodewatch.agent.wrapper.link import Link
+from decodewatch.agent.wrapper.streams import Either, Stamps, watched, watched_async
+from decodewatch.agent.wrapper.tally import Stamp
+from decodewatch.agent.wrapper.vitals import memory_bytes
 from decodewatch.shared import records
 from decodewatch.shared.errors import shown
 

@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decodewatch.agent import thinning
-from decodewatch.agent.losses import Loss, Losses, told
-from decodewatch.agent.spool_database import Database
+from decodewatch.agent.spool import thinning
+from decodewatch.agent.spool.database import Database
+from decodewatch.agent.spool.losses import Loss, Losses, told
 from decodewatch.shared import logs, wire
 from decodewatch.shared.errors import WireError
 from decodewatch.shared.records import Record

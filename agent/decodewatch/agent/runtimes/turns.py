@@ -1,7 +1,7 @@
 """A turn that is open: what the agent knows of it in case its runtime does not live to tell."""
 
 from decodewatch.agent.messages import Begin, Progress
-from decodewatch.agent.windows import Step, gaps
+from decodewatch.agent.runtimes.windows import Step, gaps
 from decodewatch.shared.records import Turn
 from decodewatch.shared.sketch import Sketch
 

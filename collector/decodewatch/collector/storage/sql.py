@@ -7,7 +7,7 @@ from sqlalchemy import Table, bindparam, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from decodewatch.collector.rows import Row
+from decodewatch.collector.storage.rows import Row
 
 Key = tuple[str, ...]
 _KEYS_A_QUERY = 400  # SQLite takes 999 parameters where it is old

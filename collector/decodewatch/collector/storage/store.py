@@ -13,10 +13,10 @@ from pathlib import Path
 from sqlalchemy import Engine, Table, bindparam, delete, exc, func, insert, select
 from sqlalchemy.engine import Connection
 
-from decodewatch.collector import boots, devices, ledger, sql, streams
-from decodewatch.collector.arrivals import Arrival, Delivery, Envelope, Heard, Letter
 from decodewatch.collector.errors import ServerError
-from decodewatch.collector.rows import Row, row_of
+from decodewatch.collector.storage import boots, devices, ledger, sql, streams
+from decodewatch.collector.storage.arrivals import Arrival, Delivery, Envelope, Heard, Letter
+from decodewatch.collector.storage.rows import Row, row_of
 from decodewatch.shared import logs, tables
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.wire import Acknowledged

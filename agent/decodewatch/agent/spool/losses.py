@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from decodewatch.agent.spool_database import Database
+from decodewatch.agent.spool.database import Database
 from decodewatch.shared import logs
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Event, Record, Scalar, Turn

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import desc, select
 from sqlalchemy.engine import Connection
 
-from decodewatch.collector import sql, state
-from decodewatch.collector.arrivals import Arrival, Delivery, Heard, Letter
-from decodewatch.collector.boots import Places
-from decodewatch.collector.rows import Row
+from decodewatch.collector.storage import sql, state
+from decodewatch.collector.storage.arrivals import Arrival, Delivery, Heard, Letter
+from decodewatch.collector.storage.boots import Places
+from decodewatch.collector.storage.rows import Row
 from decodewatch.shared import tables
 from decodewatch.shared.records import Sample, Turn
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from decodewatch.agent import complain
-from decodewatch.agent.course import Course
-from decodewatch.agent.paths import distrust
+from decodewatch.agent.wrapper import complain
+from decodewatch.agent.wrapper.course import Course
+from decodewatch.agent.wrapper.paths import distrust
 from decodewatch.shared.errors import shown
 from decodewatch.shared.model import ModelSpec
 from decodewatch.shared.records import Scalar

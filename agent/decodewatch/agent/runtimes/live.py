@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Final, Protocol
 
-from decodewatch.agent.floors import FloorWatch
 from decodewatch.agent.messages import Begin, Progress, Refusal
-from decodewatch.agent.oom import KillCounter
-from decodewatch.agent.process import ProcessReader
+from decodewatch.agent.runtimes.floors import FloorWatch
+from decodewatch.agent.runtimes.oom import KillCounter
+from decodewatch.agent.runtimes.process import ProcessReader
+from decodewatch.agent.runtimes.turns import OpenTurn
+from decodewatch.agent.runtimes.windows import WindowBuilder
 from decodewatch.agent.sampler import Series
-from decodewatch.agent.turns import OpenTurn
-from decodewatch.agent.windows import WindowBuilder
 from decodewatch.shared.records import Record, Runtime, Turn
 
 MAX_OPEN_TURNS: Final = 256

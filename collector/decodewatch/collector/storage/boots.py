@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import Table, Update, update
 from sqlalchemy.engine import Connection
 
-from decodewatch.collector import sql
-from decodewatch.collector.placement import Placement, place
-from decodewatch.collector.rows import Row
+from decodewatch.collector.storage import sql
+from decodewatch.collector.storage.placement import Placement, place
+from decodewatch.collector.storage.rows import Row
 from decodewatch.shared import logs, tables
 from decodewatch.shared.wire import Clock
 

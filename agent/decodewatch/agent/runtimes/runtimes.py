@@ -8,7 +8,6 @@ from typing import Final
 
 from decodewatch.agent.identity import Identity
 from decodewatch.agent.inbox import Connection
-from decodewatch.agent.live import Emit, LiveRuntime
 from decodewatch.agent.messages import (
     VERSION,
     Begin,
@@ -21,9 +20,10 @@ from decodewatch.agent.messages import (
     session_of,
     turn_record,
 )
-from decodewatch.agent.oom import KillCounter
 from decodewatch.agent.pending import Pending
-from decodewatch.agent.process import ProcessReader
+from decodewatch.agent.runtimes.live import Emit, LiveRuntime
+from decodewatch.agent.runtimes.oom import KillCounter
+from decodewatch.agent.runtimes.process import ProcessReader
 from decodewatch.shared import logs
 from decodewatch.shared.clock import boot_us
 from decodewatch.shared.ids import uuid7

@@ -7,7 +7,7 @@ different orders end with the same row.
 
 from typing import Any
 
-from decodewatch.collector.rows import Row
+from decodewatch.collector.storage.rows import Row
 from decodewatch.shared.records import MAX_INTEGER, Sample, Turn
 from decodewatch.shared.sensors import hottest
 from decodewatch.shared.wire import Status

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from decodewatch.agent import batching, thinning
-from decodewatch.agent.eviction import Eviction, Freed
-from decodewatch.agent.losses import EVICTED, Losses
-from decodewatch.agent.spool_database import PAGE_BYTES, WAL_BYTES, Database, is_corrupt, is_io
-from decodewatch.agent.spool_files import SpoolError, SpoolFiles
-from decodewatch.agent.spool_room import Room
+from decodewatch.agent.spool import batching, thinning
+from decodewatch.agent.spool.database import PAGE_BYTES, WAL_BYTES, Database, is_corrupt, is_io
+from decodewatch.agent.spool.eviction import Eviction, Freed
+from decodewatch.agent.spool.files import SpoolError, SpoolFiles
+from decodewatch.agent.spool.losses import EVICTED, Losses
+from decodewatch.agent.spool.room import Room
 from decodewatch.shared import logs
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Event, Record

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from decodewatch.collector import ledger, sql
-from decodewatch.collector.arrivals import Arrival, Delivery, Envelope, Heard
-from decodewatch.collector.ledger import Ledger
-from decodewatch.collector.rows import Row
+from decodewatch.collector.storage import ledger, sql
+from decodewatch.collector.storage.arrivals import Arrival, Delivery, Envelope, Heard
+from decodewatch.collector.storage.ledger import Ledger
+from decodewatch.collector.storage.rows import Row
 from decodewatch.shared import tables
 from decodewatch.shared.records import MAX_INTEGER, Event, Record
 

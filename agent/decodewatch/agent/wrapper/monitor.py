@@ -18,12 +18,12 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
-from decodewatch.agent import complain
-from decodewatch.agent.channel import Channel, hello_message
-from decodewatch.agent.course import Course
-from decodewatch.agent.link import LINK, Link
-from decodewatch.agent.vitals import memory_bytes
-from decodewatch.agent.watched_turn import Turn, token_count
+from decodewatch.agent.wrapper import complain
+from decodewatch.agent.wrapper.channel import Channel, hello_message
+from decodewatch.agent.wrapper.course import Course
+from decodewatch.agent.wrapper.link import LINK, Link
+from decodewatch.agent.wrapper.turn import Turn, token_count
+from decodewatch.agent.wrapper.vitals import memory_bytes
 from decodewatch.shared import records
 from decodewatch.shared.errors import RecordError, SettingsError, shown
 from decodewatch.shared.ids import uuid7

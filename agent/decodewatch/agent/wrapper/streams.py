@@ -21,7 +21,7 @@ from functools import partial
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Generic, Protocol, TypeVar
 
-from decodewatch.agent.tally import Stamp
+from decodewatch.agent.wrapper.tally import Stamp
 
 T = TypeVar("T")
 Count = Callable[[T], None]

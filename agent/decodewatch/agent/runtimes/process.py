@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from decodewatch.agent.cgroup import CgroupMemory, CgroupReader
+from decodewatch.agent.runtimes.cgroup import CgroupMemory, CgroupReader
 from decodewatch.agent.sources.base import (
     KERNEL,
     Kernel,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decodewatch.agent.tally import Stamp, Step, Tally
-from decodewatch.agent.vitals import Moment, SleepWatch
+from decodewatch.agent.wrapper.tally import Stamp, Step, Tally
+from decodewatch.agent.wrapper.vitals import Moment, SleepWatch
 from decodewatch.shared import records
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.sketch import Sketch

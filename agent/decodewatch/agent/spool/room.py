@@ -3,8 +3,8 @@
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from decodewatch.agent.spool_database import PAGE_BYTES, Database, is_full, is_io
-from decodewatch.agent.spool_files import SpoolFiles
+from decodewatch.agent.spool.database import PAGE_BYTES, Database, is_full, is_io
+from decodewatch.agent.spool.files import SpoolFiles
 from decodewatch.shared import logs
 
 log = logs.get(__name__)

@@ -1,0 +1,7 @@
+"""From a message to committed rows.
+
+`arrivals` reads a message strictly; `store` writes a group of them in one transaction: the
+delivery ledger (`streams`, on the arithmetic of `ledger`), the place in time (`boots`, on that
+of `placement`), the records (`rows`) and what is known of each device now (`devices`, on
+`state`). `sql` is what SQLite and PostgreSQL say differently.
+"""
