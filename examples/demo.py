@@ -6,7 +6,6 @@ with 0 only if everything that was sent is stored once.
 """
 
 import argparse
-import os
 import shutil
 import socket
 import subprocess
@@ -40,7 +39,7 @@ class Progress:
 
 
 def free_port(preferred: int) -> int:
-    """The preferred port of the loopback where nobody has it, else any."""
+    """The preferred port of the loopback where nobody has it, else any, which is said."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,7 +47,10 @@ def free_port(preferred: int) -> int:
                 probe.bind((up.LOOPBACK, port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
+            taken = int(probe.getsockname()[1])
+        if taken != preferred:
+            print(f"port {preferred} is in use, {taken} is used instead", flush=True)
+        return taken
     raise DecodewatchError("no port of the loopback is free")
 
 
@@ -151,7 +153,7 @@ class Demo:
     def _finish(self, supervisor: Supervisor, stop: Stop) -> int:
         """With --exit the summary; else wait for a person to stop the demo."""
         if not self._wanted.exit:
-            self.progress.say(f"all turns done; look at {up.address(self._server)}, stop: Ctrl-C")
+            self.progress.say(f"the application is done; Ctrl-C ends {up.address(self._server)}")
             return supervisor.watch(stop)
         self.progress.say("all turns done; waiting for their delivery")
         database = Database(self._url)
@@ -187,6 +189,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder to keep the state in (default: none)")
     parser.add_argument("--log-level", choices=logs.LEVELS, default="warning", help="(warning)")
     wanted = parser.parse_args()
+    if wanted.model is not None:
+        wanted.model = wanted.model.absolute()
     if wanted.exit and wanted.turns < 1:
         parser.error("--exit needs --turns: how many to wait for")
     logs.setup(wanted.log_level)
@@ -204,5 +208,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.chdir(EXAMPLES.parent)
     sys.exit(main())

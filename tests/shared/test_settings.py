@@ -60,6 +60,10 @@ def test_a_path_loses_its_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("[example]\nprot = 1\n", r"settings.toml: \[example\] prot: no such setting; known are"),
         ('[example]\nport = "1883"\n', r"port: '1883'; accepted is a whole number from 1 to 65535"),
         ("[example]\nport = true\n", "port: True; accepted"),
+        ('[example]\nfile = "~nosuchuser/x"\n', "file: '~nosuchuser/x'; accepted is a path"),
+        ('[example]\nfile = "a\\u0000b"\n', "file: .*; accepted is a path"),
+        (f"[example]\npace = 1{'0' * 400}\n", "pace: 1000"),
+        ("[example]\nx = " + "[" * 5000, "not TOML"),
         ("[example]\nport = 0\n", "port: 0; accepted is a whole number from 1 to 65535"),
         ("[example]\npace = nan\n", "pace: nan; accepted is a number, at least 0.1"),
         ("[example]\nsecure = 1\n", "secure: 1; accepted is true or false"),
@@ -94,6 +98,11 @@ def test_an_unknown_variable_of_the_component_is_refused() -> None:
 def test_a_wrong_flag_is_refused_by_name() -> None:
     with pytest.raises(SettingsError, match="--port: 'many'; accepted is a whole number"):
         loaded(port="many")
+
+
+def test_a_flag_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--host: "):
+        loaded(host="\udcff\udcfe")
 
 
 def test_every_setting_has_a_flag_with_its_default() -> None:

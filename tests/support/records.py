@@ -100,7 +100,7 @@ BATCHES = st.builds(
     device=DEVICES,
     stream=IDS,
     previous=MAYBE() | IDS,
-    number=st.integers(1, (1 << 63) - 1),
+    number=st.integers(1, wire.MAX_NUMBER),
     boot=IDS,
     clock=CLOCKS,
     records=st.lists(RECORDS, min_size=1, max_size=5).map(tuple),

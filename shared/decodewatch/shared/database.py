@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from decodewatch.shared.settings import setting
 
@@ -43,4 +44,5 @@ def state_folder(given: Path | None, environment: Mapping[str, str] = os.environ
 
 def default_database(folder: Path) -> str:
     """The URL of the SQLite file of a state folder."""
-    return f"sqlite:///{folder.absolute() / 'decodewatch.db'}"
+    # A folder may be called `a?b` or `100%`: in a URL these mean something else.
+    return f"sqlite:///{quote(str(folder.absolute() / 'decodewatch.db'))}"

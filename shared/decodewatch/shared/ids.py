@@ -10,9 +10,11 @@ _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 _DEVICE_CHARACTERS = _ALPHANUMERIC | frozenset("._-")
 
 
-def is_device_id(text: str) -> bool:
+def is_device_id(text: object) -> bool:
     """Whether `text` may name a device: it becomes one level of an MQTT topic."""
-    return 0 < len(text) <= 64 and text[0] in _ALPHANUMERIC and _DEVICE_CHARACTERS.issuperset(text)
+    if not isinstance(text, str) or not 0 < len(text) <= 64:
+        return False
+    return text[0] in _ALPHANUMERIC and _DEVICE_CHARACTERS.issuperset(text)
 
 
 def check_device_id(text: str, setting: str = "device") -> str:

@@ -163,7 +163,7 @@ def _table(file: Path, section: str, asked_for: bool) -> dict[str, Any]:
         raise SettingsError(
             f"{file}: byte {error.start} is not UTF-8; accepted is a TOML file in UTF-8"
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{file}: not TOML: {error}") from None
     table = document.get(section, {})
     if not isinstance(table, dict):
@@ -175,10 +175,15 @@ def _convert(item: Description, value: Any, where: str, *, from_text: bool) -> A
     refusal = SettingsError(f"{where}: {shown(value)}; accepted is {item.accepted}")
     if from_text:
         value = _parse(item.type, value, refusal)
-    if item.type is float and type(value) is int:
-        value = float(value)
-    if item.type is Path and isinstance(value, str) and value:
-        value = Path(value).expanduser()
+    if isinstance(value, str) and not _is_line(value):
+        raise refusal
+    try:
+        if item.type is float and type(value) is int:
+            value = float(value)
+        if item.type is Path and isinstance(value, str) and value:
+            value = Path(value).expanduser()
+    except (OverflowError, RuntimeError):  # too large for a float; ~ of nobody
+        raise refusal from None
     if not isinstance(value, item.type) or (item.type is not bool and type(value) is bool):
         raise refusal
     accepts = item.accepts
@@ -191,9 +196,13 @@ def _convert(item: Description, value: Any, where: str, *, from_text: bool) -> A
             accepts.high is not None and value > accepts.high
         ):
             raise refusal
-    if isinstance(value, str) and ("\0" in value or "\n" in value):
-        raise refusal
     return value
+
+
+def _is_line(text: str) -> bool:
+    """Whether text can be a path, a name or a host: one line, and what UTF-8 can hold."""
+    # A byte of the command line that is not UTF-8 arrives as a lone surrogate.
+    return not any(letter in "\0\n\r" or "\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _parse(kind: type, text: str, refusal: SettingsError) -> Any:

@@ -13,20 +13,23 @@ from typing import Any
 from decodewatch.shared import records
 from decodewatch.shared.errors import RecordError, WireError, shown
 from decodewatch.shared.ids import DEVICE_ID_ACCEPTED, is_device_id
-from decodewatch.shared.records import MAX_INTEGER, MAX_TIME_US, Record
+from decodewatch.shared.records import MAX_TIME_US, Record
 
 VERSION = 1
 ROOT = f"decodewatch/{VERSION}"
 MAX_SENT = 64 * 1024
 MAX_INFLATED = 1024 * 1024
 MAX_RECORDS = 4096
-MAX_RANGES = 1024
+MAX_ACK_INFLATED = 64 * 1024  # an acknowledgement is read by the device, whose memory is small
+MAX_RANGES = 1024  # of one acknowledgement, over all its streams
+MAX_NUMBER = 1 << 40  # of a batch: a thousand a second for 35 years; sums of it fit in 64 bits
 LEAVES = ("up", "status", "ack", "desired")
 
 _integer = records.integer
 _time = _integer(0, MAX_TIME_US)
 _wall = _integer(0, MAX_TIME_US)
 _id = records.text(64)
+_number = _integer(1, MAX_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,14 @@ def pack(value: Any) -> bytes:
     return deflated if len(deflated) < len(plain) else plain
 
 
-def unpack(payload: bytes) -> dict[str, Any]:
-    """The JSON object of a payload. Raises WireError where it is malformed or over a limit."""
+def unpack(payload: bytes, most: int = MAX_INFLATED) -> dict[str, Any]:
+    """The JSON object of a payload, `most` bytes of it once inflated.
+
+    Raises WireError where it is malformed or over a limit.
+    """
     if len(payload) > MAX_SENT:
         raise WireError(f"payload of {len(payload)} bytes; accepted are {MAX_SENT}")
-    plain = payload if payload[:1] == b"{" else _inflate(payload)
+    plain = payload if payload[:1] == b"{" else _inflate(payload, most)
     try:
         value = json.loads(plain, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -122,14 +128,14 @@ def unpack(payload: bytes) -> dict[str, Any]:
     return value
 
 
-def _inflate(payload: bytes) -> bytes:
+def _inflate(payload: bytes, most: int) -> bytes:
     machine = zlib.decompressobj()
     try:
-        plain = machine.decompress(payload, MAX_INFLATED)
+        plain = machine.decompress(payload, most)
     except zlib.error as error:
         raise WireError(f"payload is neither a JSON object nor deflated: {error}") from None
     if machine.unconsumed_tail:
-        raise WireError(f"payload inflates to more than {MAX_INFLATED} bytes")
+        raise WireError(f"payload inflates to more than {most} bytes")
     if not machine.eof or machine.unused_data:
         raise WireError("payload is cut short, or holds bytes after its end")
     return plain
@@ -217,7 +223,7 @@ def decode_batch(payload: bytes) -> Received:
         device=_check_device(value, "batch"),
         stream=_get(value, "stream", _id, "batch"),
         previous=_get_optional(value, "previous", _id, "batch"),
-        number=_get(value, "number", _integer(1, MAX_INTEGER), "batch"),
+        number=_get(value, "number", _number, "batch"),
         boot=_get(value, "boot", _id, "batch"),
         clock=_get(value, "clock", _clock, "batch"),
         records=tuple(good),
@@ -270,15 +276,19 @@ def encode_ack(acknowledged: Sequence[Acknowledged]) -> bytes:
 
 def decode_ack(payload: bytes) -> tuple[Acknowledged, ...]:
     """Read an acknowledgement. Raises WireError where it is not one."""
-    value = unpack(payload)
+    value = unpack(payload, MAX_ACK_INFLATED)
     _check_version(value, "ack")
     streams = value.get("streams")
     if not isinstance(streams, list):
         raise WireError(f"ack.streams: {shown(streams)}; accepted is a list of [stream, ranges]")
     found = []
+    count = 0
     for item in streams:
         if not (isinstance(item, list) and len(item) == 2 and isinstance(item[1], list)):
             raise WireError(f"ack.streams: {shown(item)}; accepted is [stream, ranges]")
+        count += max(1, len(item[1]))
+        if count > MAX_RANGES:
+            raise WireError(f"ack.streams: more than {MAX_RANGES} ranges")
         try:
             found.append(Acknowledged(_id(item[0]), tuple(_range(pair) for pair in item[1])))
         except RecordError as error:
@@ -289,7 +299,7 @@ def decode_ack(payload: bytes) -> tuple[Acknowledged, ...]:
 def _range(value: Any) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise RecordError(f"range {shown(value)}; accepted is [first, last]")
-    first, last = (_integer(1, MAX_INTEGER)(number) for number in value)
+    first, last = map(_number, value)
     if first > last:
         raise RecordError(f"range {shown(value)}; accepted is [first, last], first <= last")
     return first, last
