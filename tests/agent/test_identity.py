@@ -31,7 +31,14 @@ def test_a_device_that_cannot_be_one_is_refused(tmp_path: Path, device: str) -> 
         identity.load(tmp_path, device)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"device":"a/b","salt":"00"}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{}", b"[1]", b'{"device":"a/b","salt":"00"}', b"\xff", b"[" * 200_000),
+        b'{"device":["a","b"],"salt":"%s"}' % (b"00" * 16),
+        b'{"device":"dev-1","salt":["00"]}',
+    ],
+)
 def test_a_damaged_identity_is_set_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / identity.FILE).write_bytes(content)
     made = identity.load(tmp_path, None)

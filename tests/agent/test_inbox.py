@@ -9,16 +9,26 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.application import Application
 from support.waiting import until
 
 from decodewatch.agent import inbox as inboxes
 from decodewatch.agent.errors import AgentError
-from decodewatch.agent.inbox import MAX_CONNECTIONS, MAX_UNSENT, Connection, Inbox, listen
+from decodewatch.agent.inbox import (
+    MAX_CONNECTIONS,
+    MAX_OF_ONE_PROCESS,
+    MAX_UNSENT,
+    Connection,
+    Inbox,
+    listen,
+)
 from decodewatch.agent.messages import MAX_LINE, Begin, Bye, Hello, Message, Refusal
 
 HELLO = b'{"type":"hello","v":1,"name":"chat","engine":"llama.cpp"}\n'
@@ -118,8 +128,9 @@ def test_a_bad_line_is_refused_and_the_connection_kept(server: Server) -> None:
         client.sendall(b'nonsense\n{"type":"begin","turn":"t1","t":"soon"}\n' + HELLO)
         server.pump()
         first, second, third = answers(client)
-        assert first["type"] == "refused" and "turn" not in first
+        assert first["type"] == "refused" and "turn" not in first and "message" not in first
         assert second["reason"].startswith("begin.t: 'soon'") and second["turn"] == "t1"
+        assert second["message"] == "begin"
         assert third == {"type": "welcome"}
 
 
@@ -127,7 +138,9 @@ def test_a_handlers_refusal_reaches_the_application(server: Server) -> None:
     with connect(server) as client:
         client.sendall(b'{"type":"bye"}\n')
         server.pump()
-        assert answers(client) == [{"type": "refused", "reason": "bye: not now", "turn": "t9"}]
+        assert answers(client) == [
+            {"type": "refused", "reason": "bye: not now", "message": "bye", "turn": "t9"}
+        ]
 
 
 def test_a_fault_of_the_agent_costs_one_message_only(server: Server) -> None:
@@ -136,6 +149,7 @@ def test_a_fault_of_the_agent_costs_one_message_only(server: Server) -> None:
         server.pump()
         refused, welcome = answers(client)
         assert refused["reason"] == "the agent failed: ZeroDivisionError"
+        assert refused["message"] == "begin"
         assert welcome == {"type": "welcome"}
 
 
@@ -222,7 +236,28 @@ def test_a_client_that_reads_late_gets_everything(server: Server) -> None:
         assert seen == list(range(120))
 
 
-def test_more_connections_than_the_limit_are_told_so(server: Server) -> None:
+def test_one_process_cannot_take_all_connections(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_OF_ONE_PROCESS):
+            stack.enter_context(connect(server))
+            server.pump()
+        one_more = stack.enter_context(connect(server))
+        server.pump()
+        (refused,) = answers(one_more)
+        assert refused["reason"] == (
+            f"{MAX_OF_ONE_PROCESS} connections of process {os.getpid()} are open; "
+            "accepted are no more"
+        )
+        assert ended(one_more)
+        with Application(server.path) as other:
+            other.hello()
+            until(lambda: server.pump() or other.heard() == {"type": "welcome"})
+
+
+def test_more_connections_than_the_limit_are_told_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inboxes, "MAX_OF_ONE_PROCESS", MAX_CONNECTIONS + 1)
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS):
             stack.enter_context(connect(server))
@@ -250,6 +285,41 @@ def test_closing_handles_what_was_sent_and_then_accepts_nobody(server: Server) -
         server.inbox.disconnect()
         assert answers(client) == [{"type": "welcome"}]
         assert ended(client)
+
+
+@pytest.mark.parametrize("line", [b"\n", HELLO, b"garbage\n"], ids=["blank", "hello", "garbage"])
+def test_who_goes_on_sending_does_not_keep_the_inbox_from_closing(
+    server: Server, line: bytes
+) -> None:
+    def flood(client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client.sendall(line * (60_000 // len(line)))
+
+    def read(client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while client.recv(65536):
+                continue
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(4)]
+        server.pump()
+        threads = [
+            threading.Thread(target=work, args=(client,), daemon=True)
+            for client in clients
+            for work in (flood, read)
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: all(inboxes._unread(one._channel) for one in server.inbox._connections))
+        began = time.monotonic()
+        server.inbox.close()
+        assert time.monotonic() - began < inboxes.DRAIN_S + 2
+        server.inbox.disconnect()
+        for client in clients:
+            client.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(10)
 
 
 # The socket itself.

@@ -18,7 +18,8 @@ from support.inbox_server import InboxServer
 from support.waiting import until
 
 from decodewatch.agent import DecodeMonitor
-from decodewatch.agent.wrapper import complain, vitals
+from decodewatch.agent.wrapper import channel, complain, vitals
+from decodewatch.agent.wrapper import link as link_module
 from decodewatch.agent.wrapper.channel import MAX_BYTES, MAX_LINE, MAX_TURNS, Backlog, Channel
 from decodewatch.agent.wrapper.course import Course, Outcome
 from decodewatch.agent.wrapper.link import Link
@@ -191,12 +192,63 @@ def test_answers_may_come_in_pieces(monitor: DecodeMonitor, inbox: InboxServer) 
         assert monitor.flush(10)
 
 
+@pytest.fixture
+def tired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agent was there for so long that the pauses between attempts have become endless."""
+    monkeypatch.setattr(channel, "_pause_s", lambda attempts: 1000.0)
+
+
+def missed(monitor: DecodeMonitor) -> None:
+    """A turn that finds no agent."""
+    turn(monitor)
+    until(lambda: monitor._channel._attempts and not monitor._link._work)
+
+
+@pytest.mark.usefixtures("tired")
+def test_a_turn_that_ends_brings_the_next_attempt_forward(
+    monitor: DecodeMonitor, inbox: InboxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "SOON_S", 0.05)
+    missed(monitor)
+    until(lambda: monitor._channel._hurried == float("inf"))  # that attempt was in vain, too
+    inbox.start()
+    turn(monitor)
+    inbox.wait_for("turn", 2)
+    assert monitor._channel._attempts == 1
+
+
+@pytest.mark.usefixtures("tired")
+def test_flush_looks_for_the_agent_at_once(
+    monitor: DecodeMonitor, inbox: InboxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "SOON_S", 1000.0)
+    missed(monitor)
+    inbox.start()
+    assert monitor.flush(10)
+
+
+@pytest.mark.usefixtures("tired")
+def test_flush_goes_on_looking_for_the_agent(
+    monitor: DecodeMonitor, inbox: InboxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "SOON_S", 0.05)
+    missed(monitor)
+    start = threading.Timer(0.3, inbox.start)
+    start.start()
+    assert monitor.flush(10)
+    start.join()
+
+
 # Refusals.
 
 
 def test_a_refused_hello_is_logged_once_and_costs_nothing(
-    monitor: DecodeMonitor, inbox: InboxServer, caplog: pytest.LogCaptureFixture
+    monitor: DecodeMonitor,
+    inbox: InboxServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(link_module, "SOON_S", 0.0)
     inbox.refuses_hello = "v: 1; accepted is 2"
     inbox.start()
     with caplog.at_level(logging.WARNING):
@@ -204,9 +256,9 @@ def test_a_refused_hello_is_logged_once_and_costs_nothing(
             turn(monitor)
             time.sleep(0.005)
         until(lambda: "accepted is 2" in caplog.text)
+    assert not monitor.flush(0.1)
     assert inbox.connections == 1
     assert caplog.text.count("refused hello") == 1
-    assert not monitor.flush(0)
 
 
 def test_a_refused_turn_is_forgotten_and_counted(
@@ -238,7 +290,40 @@ def test_whoever_is_no_agent_is_left_alone(
     assert not monitor.flush(0)
 
 
+def test_a_refused_beginning_costs_no_turn(monitor: DecodeMonitor, inbox: InboxServer) -> None:
+    inbox.refuses_begins = "too many open turns"
+    inbox.start()
+    for _ in range(20):
+        turn(monitor)
+    assert monitor.flush(10)
+    assert monitor.dropped == 0 and len({record["id"] for record in inbox.records}) == 20
+
+
 # Bounds.
+
+
+def test_an_agent_that_stalls_costs_a_bound_and_is_told_what_was_given_up(
+    monitor: DecodeMonitor, inbox: InboxServer
+) -> None:
+    inbox.start()
+    turn(monitor)
+    assert monitor.flush(10)
+    inbox.gate.clear()
+    for _ in range(3000):
+        turn(monitor)
+    until(lambda: monitor.dropped >= 3000 - MAX_TURNS - 1, 20, "old turns are given up")
+    assert len(monitor._channel._out) < channel._MAX_UNSENT + MAX_LINE
+    inbox.gate.set()
+    assert monitor.flush(20)
+    begun = {message["turn"] for message in inbox.of("begin")}
+
+    def accounted() -> set[str]:
+        # Both, where the record was already under way when it was given up.
+        forgotten = {message["turn"] for message in inbox.of("forget")}
+        return forgotten | {record["id"] for record in inbox.records}
+
+    until(lambda: begun <= accounted(), 10, "every turn that began is stored or given up")
+    assert not monitor._channel._begun
 
 
 def test_the_backlog_keeps_the_newest_turns(monitor: DecodeMonitor, inbox: InboxServer) -> None:
@@ -356,7 +441,7 @@ def test_a_record_that_would_not_fit_a_line_gives_up_its_strata() -> None:
     )
 
 
-def test_monitors_that_are_gone_take_their_connections_along(
+def test_monitors_that_are_gone_take_their_connections_along_but_for_the_last(
     link: Link, inbox: InboxServer
 ) -> None:
     inbox.start()
@@ -364,9 +449,19 @@ def test_monitors_that_are_gone_take_their_connections_along(
         monitor = DecodeMonitor("short", engine="toy", link=link)
         turn(monitor)
         assert monitor.flush(10)
-    assert len(link._channels) <= 3
+    last = monitor._channel
     del monitor
     gc.collect()
+    until(lambda: last.left and list(link._channels) == [last])
+    assert last.welcomed and not inbox.of("bye")  # the process lives
+    monitor = DecodeMonitor("long", engine="toy", link=link)
+    turn(monitor)
+    assert monitor.flush(10)
+    last = monitor._channel
+    until(lambda: list(link._channels) == [last])
+    del monitor
+    gc.collect()
+    inbox.stop()
     until(lambda: not link._channels)
 
 
@@ -510,6 +605,53 @@ def test_a_process_that_ends_sends_what_it_has_and_says_bye(inbox: InboxServer) 
     assert said == ""
     assert [message["type"] for message in inbox.wait_for("bye")] == ["bye"]
     assert len(inbox.records) == 1
+
+
+def test_a_process_whose_monitor_is_gone_says_bye_too(inbox: InboxServer) -> None:
+    inbox.start()
+    run_script(
+        inbox,
+        """
+        list(monitor.watch(iter("ab")))
+        assert monitor.flush(10)
+        channel = monitor._channel
+        del monitor
+        while not channel.left:
+            time.sleep(0.01)
+        """,
+    )
+    assert len(inbox.wait_for("bye")) == 1 == inbox.connections
+
+
+def test_a_process_that_ends_looks_once_more_for_an_agent(
+    inbox: InboxServer, tmp_path: Path
+) -> None:
+    missed, there = tmp_path / "missed", tmp_path / "there"
+
+    def come_late() -> None:
+        until(missed.exists)
+        inbox.start()
+        there.touch()
+
+    agent = threading.Thread(target=come_late)
+    agent.start()
+    run_script(
+        inbox,
+        f"""
+        from pathlib import Path
+        from decodewatch.agent.wrapper import channel, link
+        channel._pause_s = lambda attempts: 1000.0
+        link.SOON_S = 1000.0
+        list(monitor.watch(iter("ab")))
+        while not monitor._channel._attempts:
+            time.sleep(0.01)
+        Path({str(missed)!r}).touch()
+        while not Path({str(there)!r}).exists():
+            time.sleep(0.01)
+        """,
+    )
+    agent.join()
+    assert len(inbox.wait_for("turn")) == len(inbox.wait_for("bye")) == 1
 
 
 def test_a_process_ends_without_delay_where_nobody_listens(inbox: InboxServer) -> None:

@@ -9,7 +9,7 @@ from support.devices import FakeKernel
 
 from decodewatch.agent.messages import Begin, Progress, Refusal, turn_record
 from decodewatch.agent.runtimes.floors import LONGEST_US, FloorWatch
-from decodewatch.agent.runtimes.live import MAX_OPEN_TURNS, LiveRuntime
+from decodewatch.agent.runtimes.live import MAX_OPEN_TURNS, STALE_US, LiveRuntime
 from decodewatch.agent.runtimes.oom import WINDOW_US, KillCounter
 from decodewatch.agent.runtimes.process import ProcessReader
 from decodewatch.shared.records import Floor, Record, Runtime, Sample, Turn, Window
@@ -34,7 +34,7 @@ class Device:
         record = Runtime("r1", START, PID, "chat", "llama.cpp")
         self.live = LiveRuntime(record, reader if readable else None, self.emit, SILENCE, START)
 
-    def emit(self, record: Record, *, urgent: bool = False) -> None:
+    def emit(self, record: Record, *, urgent: bool = False, soon: bool = False) -> None:
         self.emitted.append(record)
 
     def memory(self, anon: int, swap: int = 0) -> None:
@@ -192,10 +192,48 @@ def test_progress_of_a_turn_that_never_began_is_refused(device: Device) -> None:
 
 def test_open_turns_are_bounded(device: Device) -> None:
     for number in range(MAX_OPEN_TURNS):
-        device.begin(f"t{number}", START)
-    with pytest.raises(Refusal, match=f"{MAX_OPEN_TURNS} turns of the runtime are open"):
-        device.begin("one more", START)
+        device.begin(f"t{number}", START + number)
+    device.progress("t0", START + SECOND, 0, ())
+    device.begin("one more", START + SECOND)
     assert len(device.live.turns) == MAX_OPEN_TURNS
+    assert device.live.turns_stale == 1
+    # The one that was silent for longest went; its record would still be taken.
+    assert "t1" not in device.live.turns
+    assert {"t0", "t2", "one more"} <= device.live.turns.keys()
+    assert device.end("t1", START + 2 * SECOND).ending == "complete"
+
+
+def test_a_turn_that_its_application_gave_up_is_open_no_more(device: Device) -> None:
+    device.begin("t1", START)
+    for _ in range(2):
+        device.live.forget("t1", START + SECOND)
+    assert device.live.turns == {} and device.live.turns_stale == 0
+    device.begin("t2", START + SECOND)
+    assert device.live.turns["t2"].concurrency == 1
+
+
+def test_a_turn_that_was_silent_while_its_application_was_not_is_stale(device: Device) -> None:
+    device.begin("missed its end", START)
+    device.begin("open", START)
+    device.progress("open", START + STALE_US + 1, 0, ((None, 1),))
+    device.live.let_stale_go()
+    assert list(device.live.turns) == ["open"] and device.live.turns_stale == 1
+
+
+def test_silence_of_the_whole_application_makes_no_turn_stale(device: Device) -> None:
+    device.begin("t1", START)
+    device.live.tick(START + 2 * STALE_US)
+    device.live.let_stale_go()
+    assert list(device.live.turns) == ["t1"]
+
+
+def test_an_application_that_leaves_is_read_for_no_floor(device: Device) -> None:
+    device.end("t1", START)
+    device.live.tick(START + SECOND)
+    device.live.leave(START + SECOND)
+    device.memory(1)  # its model is being unloaded
+    device.live.tick(START + 3 * SECOND)
+    assert [floor.bytes for floor in device.take(Floor)] == [100 * MEBIBYTE]
 
 
 def test_an_abandoned_turn_ceases_to_count_and_floors_come_again(device: Device) -> None:
@@ -233,7 +271,21 @@ def test_a_runtime_is_described_again_only_where_something_changed(device: Devic
     assert device.take(Runtime) == []
     changed = Runtime("r1", START + SECOND, PID, "chat", "llama.cpp", settings={"n_ctx": 4096})
     device.live.describe(changed)
+    device.live.tick(START + SECOND)
+    device.live.tick(START + 2 * SECOND)
     assert device.take(Runtime) == [changed]
+
+
+def test_a_description_that_changes_all_the_time_is_told_once_a_tick(device: Device) -> None:
+    for number in range(100):
+        settings = {"n_ctx": number}
+        device.live.describe(Runtime("r1", START, PID, "chat", "llama.cpp", settings=settings))
+    device.live.tick(START + SECOND)
+    (record,) = device.take(Runtime)
+    assert record.settings == {"n_ctx": 99}
+    device.live.describe(Runtime("r1", START, PID, "chat", "llama.cpp", settings={"n_ctx": 7}))
+    device.live.end(START + SECOND)
+    assert [one.settings for one in device.take(Runtime)] == [{"n_ctx": 7}]
 
 
 # Floors and kills by themselves.

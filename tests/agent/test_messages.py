@@ -100,10 +100,14 @@ def test_what_is_not_json_is_refused(line: bytes) -> None:
 def test_a_refusal_names_the_turn_that_it_concerns() -> None:
     with pytest.raises(Refusal) as refusal:
         parse(said({**BEGIN, "t": -1}), NOW)
-    assert refusal.value.turn == "t1"
+    assert (refusal.value.turn, refusal.value.message) == ("t1", "begin")
     with pytest.raises(Refusal) as refusal:
         turn_record({"id": "t2", "t": 0}, "r1", None, NOW)
     assert refusal.value.turn == "t2"
+    for line in (b'{"type":"forgot","turn":"t3"}', b'{"type":["turn"],"turn":"t3"}'):
+        with pytest.raises(Refusal, match="^type: ") as refusal:
+            parse(line, NOW)
+        assert (refusal.value.turn, refusal.value.message) == ("t3", None)
 
 
 @given(st.binary(max_size=200))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from support.records import a_sample, a_turn
 
-from decodewatch.agent.pending import MOST_RECORDS, Pending
+from decodewatch.agent.pending import MOST_RECORDS, Pending, weight
 from decodewatch.agent.spool.files import SpoolError
 from decodewatch.shared.records import Event, Floor, Record, Sample, Turn, Window
 
@@ -44,6 +44,30 @@ def test_records_are_committed_in_order_and_turns_then_acknowledged() -> None:
     assert stored == [2]
     assert len(pending) == 0 and not pending.urgent and pending.retry_in_us(0) is None
     assert pending.commit(0) and spool.attempts == 1
+
+
+def test_what_may_wait_for_a_tick_is_not_urgent() -> None:
+    pending = Pending(ListSpool().append, 1 << 20)
+    pending.add(FLOOR)
+    assert not pending.soon
+    pending.add(FLOOR, soon=True)
+    assert pending.soon and not pending.urgent
+    pending.commit(0)
+    assert not pending.soon
+
+
+def test_what_fills_half_of_the_room_is_committed_before_anything_has_to_go() -> None:
+    spool = ListSpool()
+    pending = Pending(spool.append, 1 << 30)
+    for _ in range(3 * MOST_RECORDS):
+        pending.add(FLOOR, soon=True)
+        if pending.urgent:
+            pending.commit(0)
+    assert pending.dropped == 0 and 4 <= spool.attempts <= 8
+    by_weight = Pending(spool.append, 16 * weight(FLOOR))
+    for _ in range(9):
+        by_weight.add(FLOOR)
+    assert by_weight.urgent and by_weight.dropped == 0
 
 
 def test_a_failing_spool_is_tried_again_ever_more_rarely() -> None:

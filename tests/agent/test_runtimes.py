@@ -15,7 +15,8 @@ from decodewatch.agent.identity import Identity
 from decodewatch.agent.inbox import Inbox, listen
 from decodewatch.agent.messages import Hello
 from decodewatch.agent.pending import Pending
-from decodewatch.agent.runtimes.runtimes import MAX_REMEMBERED, Runtimes
+from decodewatch.agent.runtimes.live import STALE_US
+from decodewatch.agent.runtimes.runtimes import LINGER_US, MAX_REMEMBERED, Runtimes
 from decodewatch.agent.spool.files import SpoolError
 from decodewatch.shared.clock import boot_us
 from decodewatch.shared.records import Event, Record, Runtime, Turn, Window
@@ -54,7 +55,7 @@ class Core:
             key.data(mask)
         now = boot_us() if now is None else now
         self.runtimes.look(now)
-        if self.pending.urgent:
+        if self.pending.urgent or self.pending.soon:
             self.pending.commit(now)
 
     def until(self, probe: Callable[[], _T]) -> _T:
@@ -118,6 +119,7 @@ def test_a_runtime_is_one_life_of_one_process(core: Core, application: Applicati
     assert core.registered(application, settings={"n_ctx": 4096}) == runtime
     assert len(core.of(Runtime)) == 1
     core.registered(application, settings={"n_ctx": 8192})
+    core.runtimes.tick(boot_us(), None)
     core.pending.commit(boot_us())
     assert [record.settings for record in core.of(Runtime)][1:] == [{"n_ctx": 8192}]
 
@@ -294,6 +296,92 @@ def test_a_turn_left_open_at_a_good_exit_is_lost_by_exit(
     (event,) = core.until(lambda: core.events("runtime_vanished"))
     assert event.data["cause"] == "exit" and event.data["said_bye"] is True
     assert [turn.ending for turn in core.of(Turn)] == ["lost"]
+
+
+def test_a_turn_whose_end_was_missed_is_not_lost_at_a_good_exit(
+    core: Core, application: Application
+) -> None:
+    runtime = core.registered(application)
+    for turn in ("missed", "open"):
+        application.begin(turn)
+    live = core.runtimes._live[runtime]
+    core.until(lambda: len(live.turns) == 2)
+    live.turns["missed"].last_sign_us -= STALE_US
+    application.say("bye", reason="exit")
+    application.close()
+    (event,) = core.until(lambda: core.events("runtime_vanished"))
+    assert (event.data["turns_lost"], event.data["turns_stale"]) == (1, 1)
+    assert [(turn.id, turn.ending) for turn in core.of(Turn)] == [("open", "lost")]
+
+
+def test_a_good_exit_with_stale_turns_alone_is_an_end(core: Core, application: Application) -> None:
+    runtime = core.registered(application)
+    application.begin("missed")
+    live = core.runtimes._live[runtime]
+    core.until(lambda: live.turns)
+    live.turns["missed"].last_sign_us -= STALE_US
+    application.say("bye", reason="exit")
+    application.close()
+    (event,) = core.until(lambda: core.events("runtime_ended"))
+    assert event.data == {"cause": "exit", "said_bye": True, "turns_stale": 1}
+    assert core.of(Turn) == [] and core.events("runtime_vanished") == []
+
+
+def test_a_turn_that_was_given_up_is_not_lost(core: Core, application: Application) -> None:
+    runtime = core.registered(application)
+    application.begin("t1")
+    core.until(lambda: core.runtimes._live[runtime].turns)
+    application.say("forget", turn="t1")
+    application.say("forget", turn="never heard of")
+    core.until(lambda: not core.runtimes._live[runtime].turns)
+    application.kill()
+    (event,) = core.until(lambda: core.events("runtime_ended"))
+    assert event.data == {"cause": "unknown", "said_bye": False}
+    assert application.heard() is None and core.of(Turn) == []
+
+
+def test_who_says_hello_and_bye_all_day_is_one_runtime(
+    core: Core, application: Application
+) -> None:
+    runtime = core.registered(application)
+    for _ in range(20):
+        application.say("bye", reason="exit")
+        application.raw(b"!close")
+        core.until(lambda: not core.runtimes._of)
+        application.raw(b"!connect")
+        assert core.registered(application) == runtime
+    assert (len(core.of(Runtime)), len(core.of(Event))) == (1, 1)
+    # Once it stays away its runtime has ended, though the process lives.
+    application.say("bye", reason="exit")
+    application.raw(b"!close")
+    core.until(lambda: not core.runtimes._of)
+    core.pump(boot_us() + LINGER_US)
+    core.pump()
+    (event,) = core.events("runtime_ended")
+    assert event.data == {"cause": "exit", "said_bye": True}
+    assert not core.runtimes._live
+
+
+def test_an_agent_that_stops_reports_who_has_left(core: Core, application: Application) -> None:
+    core.registered(application)
+    application.say("bye", reason="exit")
+    application.raw(b"!close")
+    core.until(lambda: not core.runtimes._of)
+    core.runtimes.stop(boot_us())
+    core.pending.commit(boot_us(), last=True)
+    assert [event.data["cause"] for event in core.events("runtime_ended")] == ["exit"]
+
+
+def test_a_bye_is_of_no_meaning_after_another_hello(core: Core, application: Application) -> None:
+    core.registered(application)
+    application.say("bye", reason="exit")
+    application.raw(b"!close")
+    core.until(lambda: not core.runtimes._of)
+    application.raw(b"!connect")
+    core.registered(application)
+    application.kill()
+    (event,) = core.until(lambda: core.events("runtime_ended"))
+    assert event.data == {"cause": "unknown", "said_bye": False}
 
 
 def test_one_connections_bye_is_not_that_of_the_process(

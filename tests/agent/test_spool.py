@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -119,7 +119,7 @@ def test_an_acknowledged_batch_is_never_handed_out_again(file: Path) -> None:
 
 def test_numbers_go_on_when_everything_was_acknowledged(spool: Spool) -> None:
     spool.append([event("a")])
-    spool.acknowledge([Acknowledged(spool.stream, ((1, 1),))])
+    spool.acknowledge(acknowledgement(*batches(spool)))
     spool.append([event("b")])
     assert [one.number for one in batches(spool)] == [2]
 
@@ -142,6 +142,7 @@ def test_many_acknowledgements_are_deleted_without_an_append(file: Path) -> None
     spool = open_spool(file)
     for number in range(600):
         spool.append([event(str(number))])
+    assert len(batches(spool)) == 600
     spool.acknowledge([Acknowledged(spool.stream, ((1, 600),))])
     assert spool.depth() == (0, 0)
     with contextlib.closing(sqlite3.connect(shutil.copy(file, file.with_name("copy")))) as copy:
@@ -149,6 +150,28 @@ def test_many_acknowledgements_are_deleted_without_an_append(file: Path) -> None
     assert waiting <= 600
     spool.close()
     assert file.stat().st_size < MIB
+
+
+def test_what_was_never_sent_cannot_be_acknowledged(file: Path) -> None:
+    spool = open_spool(file)
+    for number in range(200):
+        spool.append([event(f"old-{number}")])
+    old = spool.stream
+    spool.oldest(None, 2)
+    spool.close()
+    spool = open_spool(file)
+    for number in range(9):
+        spool.append([event(f"new-{number}")])
+    everything = ((1, (1 << 63) - 1),)
+    spool.acknowledge([Acknowledged(spool.stream, everything)])
+    assert spool.depth()[0] == 209
+    # How far the opening before had come is known to within some batches.
+    spool.acknowledge([Acknowledged(old, everything)])
+    assert 209 - 80 < spool.depth()[0] <= 207
+    spool.oldest(spool._base, 3)
+    spool.acknowledge([Acknowledged(spool.stream, everything)])
+    assert ids(batches(spool))[-6:] == [f"new-{number}" for number in range(3, 9)]
+    spool.close()
 
 
 def test_get_returns_a_batch_until_it_is_acknowledged(spool: Spool) -> None:
@@ -172,6 +195,102 @@ def test_connection_numbers_rise_over_openings_and_loss_of_the_spool(file: Path)
         numbers += [spool.next_connection() for _ in range(70 if opening == 0 else 2)]
         spool.close()
     assert numbers == sorted(set(numbers))
+
+
+def test_a_wall_clock_that_nobody_vouches_for_begins_no_connection_numbers(file: Path) -> None:
+    def first(t_s: int, wall_s: int, synchronised: bool) -> int:
+        for path in file.parent.glob("*"):
+            path.unlink()
+        clock = Clock(t_s * 10**6, wall_s * 10**6, synchronised)
+        spool = Spool.open(file, device="dev-1", boot="boot-1", clock=lambda: clock)
+        spool.append([event("one")])
+        number = spool.next_connection()
+        spool.close()
+        return number
+
+    in_2070, today = 3_155_760_000, 1_790_000_000
+    assert first(20, in_2070, False) == 20_001  # milliseconds since boot
+    assert first(90, in_2070, False) == 90_001  # the spool was lost, in the same boot
+    assert first(95, today, True) == today * 1000 + 1
+
+
+# Files that somebody removes.
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("",), ("-wal",), (".lock",), ("", "-wal", ".lock", ".ballast")],
+    ids=["database", "log", "lock", "all"],
+)
+def test_what_is_appended_after_the_files_were_removed_is_in_files_again(
+    file: Path, names: tuple[str, ...]
+) -> None:
+    spool = open_spool(file)
+    spool.append([event("before")])
+    stream, number = spool.stream, spool.next_connection()
+    for name in names:
+        Path(f"{file}{name}").unlink()
+    spool.append([event("after")])
+    assert spool.removals == 1
+    assert spool.stream != stream
+    assert spool.next_connection() > number
+    # As after a crash: only what stands at the paths counts.
+    crashed = file.with_name("crashed")
+    crashed.mkdir()
+    for path in (file, Path(f"{file}-wal")):
+        shutil.copy(path, crashed)
+    copy = open_spool(crashed / file.name)
+    assert "after" in ids(batches(copy))
+    copy.close()
+    with pytest.raises(SpoolError, match="in use by another agent"):
+        open_spool(file)
+    spool.append([event("more")])
+    assert spool.removals == 1
+    spool.close()
+
+
+def test_the_whole_folder_may_go(file: Path) -> None:
+    spool = open_spool(file)
+    shutil.rmtree(file.parent)
+    spool.append([event("after")])
+    spool.close()
+    spool = open_spool(file)
+    assert ids(batches(spool)) == ["after"]
+    spool.close()
+
+
+def test_files_that_go_while_they_are_written_count_as_not_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = open_spool(file)
+    append = spool._append
+
+    def and_remove(records: Sequence[Record]) -> None:
+        append(records)
+        file.unlink()
+
+    monkeypatch.setattr(spool, "_append", and_remove)
+    with pytest.raises(SpoolError, match="was removed while it was written"):
+        spool.append([event("one")])
+    monkeypatch.undo()
+    spool.append([event("one")])
+    assert ids(batches(spool)) == ["one"]
+    spool.close()
+
+
+def test_nothing_is_taken_while_another_agent_has_the_place(file: Path) -> None:
+    spool = open_spool(file)
+    shutil.rmtree(file.parent)
+    other = open_spool(file)
+    other.append([event("theirs")])
+    for _ in range(2):
+        with pytest.raises(SpoolError, match="in use by another agent"):
+            spool.append([event("ours")])
+    assert ids(batches(other)) == ["theirs"]
+    other.close()
+    spool.append([event("ours")])
+    assert ids(batches(spool)) == ["theirs", "ours"]
+    spool.close()
 
 
 # Making batches.
@@ -323,6 +442,7 @@ def large(spool: Spool, count: int) -> list[str]:
 def test_a_page_damaged_on_the_disk_costs_the_old_spool_and_no_more(file: Path, when: str) -> None:
     spool = open_spool(file)
     large(spool, 300)
+    assert len(batches(spool)) == 300
     stream = spool.stream
     if when == "opening":
         spool.close()
@@ -523,6 +643,7 @@ def test_more_than_the_spool_can_ever_hold_is_refused_and_costs_nothing(file: Pa
 def test_an_emptied_spool_gives_its_room_back(file: Path) -> None:
     spool = open_spool(file)
     large(spool, 2000)
+    assert len(batches(spool)) == 2000
     spool.acknowledge([Acknowledged(spool.stream, ((1, 2000),))])
     assert file.stat().st_size > 7 * MIB
     for number in range(20):

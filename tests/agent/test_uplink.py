@@ -19,9 +19,11 @@ from support.uplinking import DEVICE, Collector, Loop
 from support.waiting import until
 
 from decodewatch.agent import uplink
+from decodewatch.agent.connection import Heard
+from decodewatch.shared import logs
 from decodewatch.shared.broker import BrokerSettings
 from decodewatch.shared.errors import SettingsError
-from decodewatch.shared.wire import Acknowledged, encode_ack
+from decodewatch.shared.wire import MAX_RANGES, MAX_SENT, Acknowledged, encode_ack
 
 TESTS = Path(__file__).parents[1]
 
@@ -53,6 +55,15 @@ def collector(broker: Broker) -> Iterator[Collector]:
     made = Collector(broker).wait()
     yield made
     made.close()
+
+
+@pytest.fixture
+def heard(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """What the uplink logs, as if it had logged nothing in the last minute."""
+    monkeypatch.setattr(uplink, "log", logs.get("uplink"))
+    return caplog
 
 
 def append(loop: Loop, count: int) -> None:
@@ -160,6 +171,65 @@ def test_what_is_no_acknowledgement_is_ignored(loop: Loop, collector: Collector)
     collector.say(encode_ack([Acknowledged("other", ((1, 9),))]))
     loop.run(0.2)
     assert loop.spool.depth()[0] == 1
+    collector.acknowledge(collector.batches[0])
+    loop.until(loop.empty)
+
+
+def test_a_flood_of_acknowledgements_costs_neither_memory_nor_the_main_loop(
+    loop: Loop, collector: Collector
+) -> None:
+    collector.accepts = lambda batch: False
+    append(loop, 3)
+    loop.uplink.start()
+    loop.until(lambda: collector.numbers() == [1])
+    # A thousand ranges that do not meet, as many as one payload may have.
+    ranges = tuple((number, number) for number in range(1, 2 * MAX_RANGES, 2))
+    flood = encode_ack([Acknowledged(loop.spool.stream, ranges)])
+    for _ in range(200):
+        collector.say(flood)
+    longest = 0.0
+
+    def tick() -> bool:
+        nonlocal longest
+        began = time.monotonic()
+        loop.uplink.tick()
+        longest = max(longest, time.monotonic() - began)
+        assert loop.uplink._connection is not None
+        return loop.spool.depth()[0] == 2 and not loop.uplink._connection.acknowledgements
+
+    loop.until(tick)
+    assert longest < 0.5
+    # Only what was sent could be acknowledged: 1, but not 3.
+    assert [one.number for one in loop.spool.oldest(None, 9)] == [2, 3]
+
+
+def test_acknowledgements_wait_in_bounded_memory() -> None:
+    heard = Heard()
+    assert not heard and heard.take() is None
+    heard.put(b"x" * (MAX_SENT + 1))
+    assert not heard, "no acknowledgement is so long"
+    for number in range(100_000):
+        heard.put(b"%d" % number)
+    kept = []
+    while (payload := heard.take()) is not None:
+        kept.append(int(payload))
+    assert kept == list(range(kept[0], 100_000))
+    assert 10_000 < len(kept) < 20_000
+    for _ in range(20):
+        heard.put(b"x" * MAX_SENT)
+    assert sum(1 for _ in iter(heard.take, None)) == 15
+
+
+def test_a_packet_that_is_too_long_is_not_sent_to_us(
+    broker: Broker, make_loop: Callable[[BrokerSettings], Loop], collector: Collector
+) -> None:
+    loop = make_loop(BrokerSettings(broker_port=broker.port))
+    collector.accepts = lambda batch: False
+    append(loop, 1)
+    loop.uplink.start()
+    loop.until(lambda: collector.numbers() == [1])
+    collector.say(b"x" * 200_000)
+    loop.run(0.3)
     collector.acknowledge(collector.batches[0])
     loop.until(loop.empty)
 
@@ -367,6 +437,32 @@ def test_a_server_that_never_answers_does_not_hold_up_the_stop(
         started = time.monotonic()
         loop.uplink.stop(2)
         assert time.monotonic() - started < 2.5
+
+
+def test_a_broker_that_closes_before_it_answers_is_told_with_a_hint(
+    make_loop: Callable[[BrokerSettings], Loop], heard: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        loop = make_loop(BrokerSettings(broker_port=server.getsockname()[1]))
+        loop.uplink.start()
+        client = server.accept()[0]
+        assert client.recv(1)
+        client.close()
+        loop.until(lambda: loop.uplink._connection is None)
+    (reason,) = [record.__dict__["fields"]["reason"] for record in heard.records]
+    assert "user or password not accepted" in reason
+
+
+def test_a_broker_that_dies_is_told_as_a_closed_connection(
+    loop: Loop, broker: Broker, heard: pytest.LogCaptureFixture
+) -> None:
+    loop.uplink.start()
+    loop.until(lambda: loop.uplink.connected)
+    loop.run(0.1)
+    broker.kill()
+    loop.until(lambda: not loop.uplink.connected and loop.uplink._connection is None)
+    (reason,) = [record.__dict__["fields"]["reason"] for record in heard.records]
+    assert reason == "connection closed"
 
 
 def test_a_password_that_cannot_be_read_is_refused_at_the_start(

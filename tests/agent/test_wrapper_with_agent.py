@@ -126,3 +126,46 @@ def test_an_application_that_is_killed_leaves_a_lost_turn(agent: Agent) -> None:
     (lost,) = records(agent.state, Turn)
     assert lost.ending == "lost" and lost.prompt_tokens == 50
     assert lost.steps > 50 and lost.ttft_us is not None and lost.memory_end_bytes > 1 << 20
+
+
+def test_an_application_that_ends_well_is_believed_and_loses_no_turn(agent: Agent) -> None:
+    agent.start()
+    program = (
+        "import sys\n"
+        "from decodewatch.agent import DecodeMonitor\n"
+        "def main():\n"
+        "    monitor = DecodeMonitor('chat', engine='toy')\n"
+        "    for line in sys.stdin:\n"
+        "        list(monitor.watch(line.split()))\n"
+        "        print('turned', flush=True)\n"
+        "main()\n"
+    )
+    application = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "DECODEWATCH_SOCKET": str(agent.socket)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with application:
+        asked, answers = application.stdin, application.stdout
+        assert asked is not None and answers is not None
+
+        def turn() -> None:
+            print("a b c", file=asked, flush=True)
+            assert answers.readline() == "turned\n"
+
+        turn()
+        until(lambda: "runtime registered" in agent.said())
+        agent.end(signal.SIGKILL)
+        for _ in range(20):
+            turn()
+            time.sleep(0.1)  # the pauses between attempts grow
+        agent.start()
+        until(lambda: agent.said().count("agent runs") == 2)
+    assert application.returncode == 0
+    until(lambda: "runtime ended" in agent.said())
+    agent.end(signal.SIGTERM)
+    (event,) = events(agent.state, "runtime_ended")
+    assert event.data == {"cause": "exit", "said_bye": True}
+    assert len({one.id for one in records(agent.state, Turn)}) == 21

@@ -2,16 +2,19 @@
 
 import json
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.collecting import WALL, a_batch
-from support.records import BATCHES
+from support.collecting import SYNCHRONISED, WALL, a_batch
+from support.records import BATCHES, a_sample, a_turn
 
 from decodewatch.collector.storage.arrivals import Delivery, Heard, Letter, Message, escaped, read
+from decodewatch.collector.storage.placement import AHEAD_US
 from decodewatch.shared import wire
+from decodewatch.shared.records import MAX_TIME_US, Record, Turn
 from decodewatch.shared.wire import Status
 
 UP = "decodewatch/1/device-1/up"
@@ -27,6 +30,11 @@ JSON = st.recursive(
 
 def _first(part: Any) -> list[Any]:
     return part[:1] if isinstance(part, list) else []
+
+
+def _within(record: Record) -> Record:
+    """The record; a turn with an end that a clock can show."""
+    return replace(record, duration_us=0) if isinstance(record, Turn) else record
 
 
 def arrive(payload: bytes, topic: str = UP) -> Delivery | Heard | Letter:
@@ -79,6 +87,8 @@ def test_a_batch_with_any_field_replaced_is_read_without_an_exception(
 
 @given(BATCHES)
 def test_a_batch_is_delivered_whole(batch: wire.Batch) -> None:
+    batch = replace(batch, clock=wire.Clock(MAX_TIME_US, WALL, True))
+    batch = replace(batch, records=tuple(_within(record) for record in batch.records))
     found = arrive(wire.encode_batch(batch), wire.topic(batch.device, "up"))
     assert isinstance(found, Delivery)
     assert found.received.batch == batch
@@ -157,3 +167,26 @@ def test_escaped_text_is_printable_and_short(text: str, limit: int) -> None:
     shown = escaped(text, limit)
     assert len(shown) <= limit
     assert shown.isprintable()
+
+
+def test_a_record_that_ends_long_after_its_batch_was_made_is_set_apart() -> None:
+    latest = SYNCHRONISED.t + AHEAD_US
+    good = a_sample(latest)
+    sent: list[Record] = [good, a_sample(latest + 1), a_turn(t=latest, duration_us=1)]
+    found = arrive(wire.encode_batch(a_batch(1, sent)))
+    assert isinstance(found, Delivery)
+    assert found.received.batch.records == (good,)
+    assert [why.partition(" that ends")[0] for why in found.received.refused] == ["sample", "turn"]
+
+
+def test_a_status_is_no_batch_whatever_it_says() -> None:
+    payload = {"v": 1, "device": "device-1", "stream": "stream-1", "number": 5}
+    assert letter(json.dumps(payload).encode(), STATUS).envelope is None
+
+
+def test_a_connection_number_far_ahead_of_the_servers_clock_is_put_aside() -> None:
+    highest = (WALL + AHEAD_US) // 1000
+    status = Status("device-1", True, highest, None, None, None)
+    assert isinstance(arrive(wire.encode_status(status), STATUS), Heard)
+    ahead = replace(status, connection=highest + 1)
+    assert f"accepted is 0 to {highest}" in letter(wire.encode_status(ahead), STATUS).reason

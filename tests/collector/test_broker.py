@@ -6,16 +6,19 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.brokers import free_port
+from support.collecting import Collector
 from support.waiting import until
 
 from decodewatch.collector import broker, roundtrip
 from decodewatch.collector.addresses import read_users
-from decodewatch.shared import lifecycle
+from decodewatch.shared import broker as shared_broker
+from decodewatch.shared import lifecycle, logs
 from decodewatch.shared.broker import BrokerSettings, make_client
 from decodewatch.shared.errors import SettingsError
 
@@ -48,7 +51,8 @@ def refusal(*flags: str) -> tuple[int, str]:
 @pytest.fixture
 def users(tmp_path: Path) -> Path:
     file = tmp_path / "users"
-    file.write_text('# who may connect\n\nfleet:with:colon "quoted" \\ back\nother:o\n')
+    lines = ("# who may connect", "", r'fleet:with:colon "quoted" \ back', "other:o", "gerät:p😀ss")
+    file.write_text("\n".join(lines), encoding="utf-8")
     return file
 
 
@@ -80,9 +84,31 @@ def test_it_speaks_both_mqtt_versions_to_those_who_know_the_password(running: St
     _, port, port_311 = running
     password = 'with:colon "quoted" \\ back'
     assert answers(port, "5", "fleet", password) is None
+    assert answers(port, "5", "gerät", "p😀ss") is None
     assert answers(port_311, "3.1.1", "fleet", password) is None
-    assert answers(port, "5", "fleet", "wrong") is not None
-    assert answers(port) is not None
+    assert "user or password not accepted" in (answers(port, "5", "fleet", "wrong") or "")
+    assert "user or password not accepted" in (answers(port) or "")
+
+
+def test_a_collector_with_a_wrong_password_says_what_may_be_wrong(
+    running: Started, tmp_path: Path
+) -> None:
+    collector = Collector(running[1], tmp_path, "--broker-user", "fleet").start(ready=False)
+    try:
+        until(lambda: "user or password not accepted" in collector.log.read_text())
+    finally:
+        collector.kill()
+
+
+def test_a_users_file_that_everybody_may_read_is_warned_of(
+    users: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_broker, "_log", logs.get("broker"))  # it warns once a process
+    for mode in (0o640, 0o644, 0o644):
+        users.chmod(mode)
+        read_users(users)
+    (record,) = caplog.records
+    assert record.getMessage() == "users_file can be read by every user of this machine"
 
 
 def test_a_client_of_the_other_version_is_turned_away_with_a_hint(running: Started) -> None:
@@ -150,6 +176,17 @@ def test_a_users_file_that_is_none_is_refused_without_showing_passwords(
     assert "nocolon" not in str(caught.value)
 
 
+def test_a_configuration_that_the_broker_cannot_read_shows_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    file.write_text("fleet:secret\n")
+    monkeypatch.setattr(broker, "_string", lambda text: f"not TOML {text}")
+    with pytest.raises(SettingsError, match="users_file") as caught:
+        broker.Embedded(broker.EmbeddedSettings(users_file=file))
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+
+
 def test_a_users_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="nothing-here"):
         read_users(tmp_path / "nothing-here")
@@ -162,7 +199,7 @@ def test_no_password_stays_in_a_file(running: Started, scratch: Path) -> None:
 def test_a_port_that_accepts_and_says_nothing_is_no_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         why = answers(silent.getsockname()[1])
-    assert why == "no answer to the connection within 2 s"
+    assert why == "an answer to the connection did not come within 2 s"
 
 
 def test_a_port_where_nobody_listens_is_no_broker() -> None:

@@ -1,5 +1,7 @@
 """`decodewatch collector run` with real brokers: what is sent is stored once, whatever happens."""
 
+import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -358,6 +360,81 @@ def test_health_answers_no_other_path(broker: Broker, make: Make) -> None:
     with socket.create_connection(("127.0.0.1", collector.health_port)) as slow:
         slow.sendall(b"GET /hea")
         until(lambda: collector.get("/healthz")[0] == 200, 10, "a slow client is cut off")
+
+
+@pytest.mark.slow
+def test_slow_clients_of_health_hold_up_nobody(mosquitto: Broker, tmp_path: Path) -> None:
+    collector = Collector(mosquitto.port, tmp_path).start()
+    slow = [socket.create_connection(("127.0.0.1", collector.health_port)) for _ in range(20)]
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.3):
+            for client in slow:
+                with contextlib.suppress(OSError):
+                    client.sendall(b"G")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        began = time.monotonic()
+        assert collector.get("/readyz")[0] == 200
+        assert time.monotonic() - began < 1
+        slow += [socket.create_connection(("127.0.0.1", collector.health_port)) for _ in range(3)]
+        assert collector.stop() < 5
+    finally:
+        stop.set()
+        dripping.join()
+        collector.kill()
+        for client in slow:
+            client.close()
+
+
+def test_a_broker_that_drops_us_after_the_subscription_is_left_alone_more_and_more(
+    tmp_path: Path,
+) -> None:
+    accepted: list[float] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            accepted.append(time.monotonic())
+            with client:
+                client.settimeout(2)
+                client.recv(4096)
+                client.sendall(b"\x20\x03\x00\x00\x00")
+                identifier = client.recv(4096)[2:4]
+                client.sendall(b"\x90\x06" + identifier + b"\x00\x01\x01\x00")
+                client.recv(4096)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        collector = Collector(listener.getsockname()[1], tmp_path).start(ready=False)
+        try:
+            until(lambda: len(accepted) == 4, 20)
+            pauses = [b - a for a, b in itertools.pairwise(accepted)]
+            assert pauses[2] > 2, "half of 4 s at least"
+        finally:
+            collector.kill()
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+    assert "connected to the broker" not in collector.log.read_text()
+
+
+def test_a_status_far_ahead_is_put_aside_and_pins_nothing(broker: Broker, make: Make) -> None:
+    collector = make().start()
+    with Device(broker.port) as device:
+        for connection in (1 << 60, 1000, 7):
+            status = Status("device-1", True, connection, "0.1.0", f"boot-{connection}", None)
+            device.publish(wire.encode_status(status), "status")
+        until(
+            lambda: [row["boot"] for row in rows(collector.url, tables.device_state)] == ["boot-7"]
+        )
+    assert count(collector.url, tables.dead_letter) == 1
 
 
 def test_without_a_broker_it_waits_for_one_and_is_not_ready(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from alembic import command
 from sqlalchemy import Engine, inspect, text
+from support.disks import fill, small_disk
 
 from decodewatch.collector import database, migrate
 from decodewatch.collector.errors import ServerError
 from decodewatch.shared import tables
+from decodewatch.shared.lifecycle import Stop
 
 
 def tables_of(engine: Engine) -> set[str]:
@@ -49,6 +53,32 @@ def test_a_migration_that_fails_leaves_nothing_behind(empty_url: str) -> None:
         migrate.upgrade(engine, seconds=0)
     assert tables_of(engine) == {"window"}
     engine.dispose()
+
+
+def test_a_migration_gives_way_to_a_stop_while_it_waits(empty_url: str) -> None:
+    engine = database.open_engine(empty_url)
+    stop = Stop()
+    with engine.begin() as other:
+        if engine.dialect.name == "postgresql":
+            other.execute(text(f"SELECT pg_advisory_xact_lock({migrate._ADVISORY_LOCK})"))
+        timer = threading.Timer(0.5, stop.set)
+        timer.start()
+        began = time.monotonic()
+        assert not migrate.upgrade(engine, stop)
+        assert time.monotonic() - began < 3
+    assert migrate.upgrade(engine)
+    engine.dispose()
+
+
+def test_a_full_disk_is_an_error_at_once_and_nothing_is_said_to_be_done(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 600) as disk:
+        fill(disk / "ballast", leave=52 * 1024)
+        command = [sys.executable, "-m", "decodewatch.shared.cli", "collector", "run"]
+        database_flag = ("--database", f"sqlite:///{disk}/a.db", "--health-port", "0")
+        done = subprocess.run([*command, *database_flag], stderr=subprocess.PIPE, timeout=20)
+    assert done.returncode == 1
+    assert b"full" in done.stderr
+    assert b"schema upgraded" not in done.stderr
 
 
 def test_a_database_of_a_newer_version_is_refused(engine: Engine) -> None:

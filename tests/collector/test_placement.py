@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.collecting import WALL
 
-from decodewatch.collector.storage.placement import JITTER_US, Placement, place
+from decodewatch.collector.storage.placement import AHEAD_US, JITTER_US, Placement, place
 from decodewatch.shared.wire import Clock
 
 SECOND = 1_000_000
@@ -41,6 +41,15 @@ def test_a_boot_is_not_moved_by_jitter(jitter: int) -> None:
     placed = place(None, Clock(5, WALL + 5, True), WALL)
     again = place(placed, Clock(50, WALL + 50 + jitter, True), WALL)
     assert again == Placement(WALL, "clock", 50)
+
+
+def test_a_clock_that_is_far_ahead_of_the_servers_is_not_believed() -> None:
+    mad = Clock(5, (1 << 53) - 1, True)
+    assert place(None, mad, WALL) == Placement(WALL - 5, "receipt", None)
+    ahead = Clock(5, WALL + AHEAD_US, True)
+    assert place(None, ahead, WALL).placed == "clock"
+    placed = place(None, Clock(5, WALL + 5, True), WALL)
+    assert place(placed, Clock(99, (1 << 53) - 1, True), WALL) == placed
 
 
 def test_the_newest_synchronised_reading_counts_not_the_one_that_arrives_last() -> None:

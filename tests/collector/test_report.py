@@ -1,8 +1,10 @@
 """`decodewatch collector report`: what is in the database, and whether all of it is there."""
 
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from decodewatch.collector import database, report
 from decodewatch.collector.storage.arrivals import Message, read
 from decodewatch.collector.storage.store import Store
 from decodewatch.shared import wire
-from decodewatch.shared.records import Floor
+from decodewatch.shared.records import Floor, Record, Runtime
 from decodewatch.shared.wire import Batch
 
 MEBIBYTE = 1 << 20
@@ -80,8 +82,30 @@ def test_floors_are_told_from_first_to_last(engine: Engine) -> None:
     (floors,) = found.floors
     sizes = (floors.first, floors.last, floors.lowest, floors.highest)
     assert [size // MEBIBYTE for size in sizes] == [301, 330, 301, 330]
-    assert [item.turn for item in found.newest] == [f"turn-{n}" for n in range(11, 31)]
-    assert found.newest[-1].floor_bytes == 330 * MEBIBYTE
+    assert [item.turn for item in found.last] == [f"turn-{n}" for n in range(11, 31)]
+    assert found.last[-1].floor_bytes == 330 * MEBIBYTE
+
+
+def test_two_runtimes_of_one_device_are_told_apart(engine: Engine) -> None:
+    records: list[Record] = []
+    for name, pid in (("chat", 11), ("summary", 22)):
+        turn = a_turn(f"turn-of-{name}", runtime=f"runtime-{name}")
+        floor = Floor(turn.id, turn.runtime, turn.t, 301 * MEBIBYTE, 3, True)
+        records += [Runtime(turn.runtime, turn.t, pid, name, "llama.cpp"), turn, floor]
+    stranger = a_turn("turn-of-nobody", runtime="runtime-x", t=9_000_000)
+    fill(engine, a_batch(1, [*records, stranger]))
+    found = collected(engine)
+    assert [(item.name, item.pid) for item in found.floors] == [("chat", 11), ("summary", 22)]
+    assert {item.turn: item.name for item in found.last} == {
+        "turn-of-chat": "chat",
+        "turn-of-summary": "summary",
+        "turn-of-nobody": None,
+    }
+    lines = list(report.as_text(found))
+    assert any(re.match(r"device-1 +summary +22 +1 ", line) for line in lines)
+    at = time.strftime("%m-%d %H:%M:%S", time.gmtime(found.last[-1].at / 1_000_000))
+    assert any(re.match(rf"{at} +device-1 +- +f-nobody +complete ", line) for line in lines)
+    assert any(re.match(r"device +stream +sent +stored ", line) for line in lines)
 
 
 def test_an_empty_database_makes_an_empty_report(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from support.collecting import WALL
 from support.records import a_sample, a_turn
 
 from decodewatch.collector.storage import state
-from decodewatch.shared.wire import Status
+from decodewatch.shared.wire import Clock, Status
 
 STATUSES = st.lists(
     st.tuples(st.integers(0, 3), st.booleans()).map(lambda it: a_status(it[0], online=it[1])),
@@ -31,12 +31,32 @@ def heard(*statuses: Status, retained: bool = False) -> dict[str, Any]:
 
 
 @given(STATUSES)
-def test_the_order_of_statuses_does_not_matter(statuses: list[Status]) -> None:
+def test_the_order_of_retained_statuses_does_not_matter(statuses: list[Status]) -> None:
     ends = {
         (row["online"], row["connection"])
-        for row in (heard(*some) for some in permutations(statuses))
+        for row in (heard(*some, retained=True) for some in permutations(statuses))
     }
     assert len(ends) == 1
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True), st.data())
+def test_two_collectors_end_with_the_same_row_however_they_take_turns(
+    connections: list[int], data: st.DataObject
+) -> None:
+    # Each connection begins with `online`; its will comes at any time after that.
+    statuses = [a_status(number, online=True) for number in connections]
+    for number in data.draw(st.lists(st.sampled_from(connections), unique=True)):
+        begun = statuses.index(a_status(number, online=True))
+        place = data.draw(st.integers(begun + 1, len(statuses)))
+        statuses.insert(place, a_status(number, online=False))
+    alone = heard(*statuses)
+    one, two = list(statuses), list(statuses)
+    merged = []
+    while one or two:
+        chosen = one if one and (not two or data.draw(st.booleans())) else two
+        merged.append(chosen.pop(0))
+    together = heard(*merged)
+    assert (together["online"], together["connection"]) == (alone["online"], alone["connection"])
 
 
 def test_a_late_will_of_an_older_connection_does_not_put_a_device_out() -> None:
@@ -48,6 +68,32 @@ def test_a_late_will_of_an_older_connection_does_not_put_a_device_out() -> None:
 
 def test_the_will_of_the_current_connection_puts_it_out() -> None:
     assert not heard(a_status(2, online=True), a_status(2, online=False))["online"]
+
+
+def test_a_device_that_counts_anew_is_believed_when_it_says_so_itself() -> None:
+    far, new = a_status(9_000, online=False), a_status(5, online=True)
+    row = heard(far, new)
+    assert (row["online"], row["connection"], row["boot"]) == (True, 5, "boot-5")
+    assert not heard(far, new, a_status(5, online=False))["online"]
+    assert heard(far, new, a_status(4, online=False))["online"], "a late will"
+
+
+@pytest.mark.parametrize(
+    ("clock", "believed"),
+    [
+        (None, False),
+        (Clock(1, WALL + 1, True), True),
+        (Clock(1, WALL, True), False),
+        (Clock(1, WALL + 1, False), False),
+    ],
+)
+def test_a_retained_status_that_counts_anew_needs_a_clock_that_vouches_for_it(
+    clock: Clock | None, believed: bool
+) -> None:
+    row = heard(a_status(9_000, online=False))
+    new = Status("device-1", True, 5, "0.1.0", "boot-5", clock)
+    state.hear(row, new, WALL + 9, retained=True)
+    assert row["online"] is believed
 
 
 def test_the_first_connection_may_have_any_number() -> None:

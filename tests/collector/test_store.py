@@ -114,7 +114,8 @@ def test_any_valid_batch_is_stored(engine: Engine, store: Store, batches: list[w
         for table in tables.metadata.sorted_tables:
             connection.execute(table.delete())
     write(store, *batches)
-    assert all_rows(engine, tables.dead_letter) == []
+    refused = sum(row["refused"] for row in all_rows(engine, tables.stream))
+    assert bool(all_rows(engine, tables.dead_letter)) is bool(refused)
     distinct = {(batch.device, batch.stream, batch.number) for batch in batches}
     assert sum(row["received"] for row in all_rows(engine, tables.stream)) == len(distinct)
 
@@ -243,6 +244,49 @@ def test_the_status_after_a_reconnection_places_what_waited_in_the_spool(
     store.write([heard(Status("device-1", True, 1, None, "boot-1", fresh), WALL + 3661 * SECOND)])
     assert one_row(engine, tables.boot)["offset_us"] == WALL
     assert one_row(engine, tables.turn)["at"] == WALL + 5_000_001
+
+
+def shared(engine: Engine) -> list[dict[str, Any]]:
+    """What the events say that tell of two devices with one id."""
+    rows = all_rows(engine, tables.event)
+    return [row["data"] for row in rows if row["event"] == "device_id_shared"]
+
+
+def test_two_streams_with_one_predecessor_show_two_devices_with_one_id(
+    engine: Engine, store: Store
+) -> None:
+    write(store, a_batch(1), a_batch(1, stream="stream-2", previous="stream-1"))
+    write(store, a_batch(2, stream="stream-2", previous="stream-1"), a_batch(1, device="device-2"))
+    write(store, a_batch(1, stream="stream-3", previous="stream-2"))
+    assert shared(engine) == []
+    write(store, a_batch(1, stream="clone", previous="stream-1"), at=WALL + SECOND)
+    names = {"stream": "clone", "other_stream": "stream-2", "previous": "stream-1"}
+    assert shared(engine) == [names]
+    (event,) = all_rows(engine, tables.event)
+    assert (event["device"], event["at"]) == ("device-1", WALL + SECOND)
+    write(store, a_batch(1, stream="clone-2", previous="stream-1"), at=WALL + 2 * SECOND)
+    assert len(shared(engine)) == 1, "one an hour"
+    write(store, a_batch(1, stream="clone-3", previous="stream-1"), at=WALL + 3700 * SECOND)
+    assert len(shared(engine)) == 2
+
+
+def booted(boot: str, number: int, began_s: int, ran_s: int, synchronised: bool = True) -> Any:
+    clock = Clock(ran_s * SECOND, WALL + (began_s + ran_s) * SECOND, synchronised)
+    return a_batch(number, stream=f"of-{boot}", boot=boot, clock=clock)
+
+
+def test_two_boots_that_run_at_once_show_two_devices_with_one_id(
+    engine: Engine, store: Store
+) -> None:
+    write(store, booted("a", 1, 0, 100), booted("b", 1, 200, 10))
+    write(store, booted("a", 2, 0, 190), booted("b", 2, 200, 60))
+    assert shared(engine) == [], "what waited in the spool comes late"
+    write(store, booted("a", 3, 0, 250))
+    assert shared(engine) == [], "clocks step"
+    write(store, booted("c", 1, 0, 900, synchronised=False))
+    assert shared(engine) == [], "nobody knows when that was"
+    write(store, booted("a", 4, 0, 300))
+    assert shared(engine) == [{"boot": "a", "other_boot": "b"}]
 
 
 def test_jitter_leaves_records_where_they_are(engine: Engine, store: Store) -> None:

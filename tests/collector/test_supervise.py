@@ -124,6 +124,34 @@ def test_stopping_takes_less_than_five_seconds_whatever_a_child_does(tmp_path: P
     assert time.monotonic() - began < 5
 
 
+def test_a_child_goes_only_after_those_that_were_started_after_it(tmp_path: Path) -> None:
+    marks = {name: tmp_path / name for name in ("agent", "chat")}
+    code = (
+        "import signal, sys, time\n"
+        "def stop(*_):\n"
+        "    asked = time.monotonic()\n"
+        "    time.sleep(0.8)\n"
+        "    open({0!r}, 'w').write(f'{{asked}} {{time.monotonic()}}')\n"
+        "    sys.exit()\n"
+        "signal.signal(15, stop)\n"
+        "open({0!r}, 'w')\n"
+        "time.sleep(600)"
+    )
+    with Supervisor() as supervisor:
+        for name, mark in marks.items():
+            supervisor.start(python(code.format(str(mark)), name), Stop())
+        until(lambda: all(mark.exists() for mark in marks.values()))
+    asked = {name: float(mark.read_text().split()[0]) for name, mark in marks.items()}
+    assert asked["agent"] > float(marks["chat"].read_text().split()[1])
+
+
+def test_ctrl_c_in_a_terminal_reaches_no_child(tmp_path: Path) -> None:
+    with Supervisor() as supervisor:
+        supervisor.start(python(leaves_its_pid(tmp_path, SLEEP)), Stop())
+        (child,) = until(lambda: pids(tmp_path))
+        assert os.getsid(child) == os.getpgid(child) == child
+
+
 def test_being_asked_to_stop_ends_the_wait_for_a_child() -> None:
     stop = Stop()
     stop.set()

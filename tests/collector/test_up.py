@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.brokers import free_port
 from support.collecting import Device, a_batch, count
+from support.plain import PORTIONS
 from support.waiting import until
 
 from decodewatch.collector import roundtrip
@@ -79,7 +80,8 @@ def test_it_serves_and_stops_within_five_seconds(up: Up) -> None:
         assert f"name={name}" in up.said
     children = up.children()
     assert len(children) == 3
-    assert len({os.getpgid(pid) for pid in (*children, up.process.pid)}) == 1
+    # Ctrl-C in a terminal reaches the supervisor alone, which then stops them in their order.
+    assert len({os.getsid(pid) for pid in (*children, up.process.pid)}) == 4
     up.process.send_signal(signal.SIGTERM)
     assert up.process.wait(5) == 0
     assert not any(map(running, children))
@@ -104,11 +106,30 @@ def test_nothing_is_left_when_it_is_killed(up: Up) -> None:
     until(lambda: not any(map(running, children)), 10)
 
 
+def test_all_that_is_missing_is_named_at_once_before_anything_starts(tmp_path: Path) -> None:
+    bare = subprocess.run(
+        # -S: without the packages that are installed.
+        [sys.executable, "-S", "-m", "decodewatch.shared.cli", "up", "--state-folder",
+         str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PORTIONS},
+    )  # fmt: skip
+    assert bare.returncode == 2
+    assert bare.stderr == (
+        "decodewatch up: not installed: alembic, altair, iotcore, sqlalchemy, streamlit; "
+        "pip install 'decodewatch[dashboard,broker]' brings them "
+        "(from a clone: pip install '.[dashboard,broker]')\n"
+    )
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("broker", BROKERS)
 def test_with_users_only_they_and_the_collector_get_in(tmp_path: Path, broker: str) -> None:
     users = tmp_path / "users"
     users.write_text("fleet:secret\n")
+    users.chmod(0o644)
     flags = ("--users-file", str(users), "--listen-host", "0.0.0.0", "--broker", broker)
     up = Up(tmp_path, *flags)
     try:
@@ -121,6 +142,7 @@ def test_with_users_only_they_and_the_collector_get_in(tmp_path: Path, broker: s
             assert (why is None) is lets_in, why
         for file in ("broker-users", "collector-password"):
             assert (up.state / file).stat().st_mode & 0o777 == 0o600
+        assert up.said.count("users_file can be read by every user") == 1
     finally:
         up.process.terminate()
         up.process.wait(10)
@@ -133,6 +155,16 @@ def test_a_port_that_is_taken_is_named_with_its_setting(tmp_path: Path) -> None:
             up = Up(tmp_path, f"--{name}-port", str(port))
             assert up.process.wait(20) == 1
             assert f"{name}_port: cannot listen on port {port} of 127.0.0.1" in up.said
+
+
+def test_a_second_one_on_the_same_state_folder_is_refused(up: Up, tmp_path: Path) -> None:
+    until(lambda: (up.state / "up.lock").exists(), 20)
+    kept = up.log.rename(tmp_path / "first.log")
+    other = Up(tmp_path)
+    assert other.process.wait(20) == 1
+    assert f"state_folder: {up.state} is in use" in other.said
+    assert "in use" not in kept.read_text()
+    assert up.process.poll() is None
 
 
 @pytest.mark.parametrize(

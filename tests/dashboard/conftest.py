@@ -2,12 +2,13 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,6 +90,23 @@ def dashboard(url: str, folder: Path, *flags: str) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 0, (folder / "dashboard.log").read_text()
+
+
+def share_out(file: Path, names: Sequence[str]) -> None:
+    """Give the turns of a seeded file's first device to so many runtimes, one after the other."""
+    writer = sqlite3.connect(file)
+    device, old = writer.execute("SELECT device, runtime FROM runtime ORDER BY device").fetchone()
+    columns = [row[1] for row in writer.execute("PRAGMA table_info(runtime)")]
+    for place, name in enumerate(names):
+        values = {"runtime": f"'{place:016x}'", "name": f"'{name}'", "pid": str(2143 + place)}
+        taken = ", ".join(values.get(column, f'"{column}"') for column in columns)
+        writer.execute(f"INSERT INTO runtime SELECT {taken} FROM runtime WHERE runtime = ?", (old,))
+    turns = writer.execute("SELECT turn FROM turn WHERE device = ? ORDER BY at", (device,))
+    for place, (turn,) in enumerate(found := turns.fetchall()):
+        which = f"{place * len(names) // len(found):016x}"
+        writer.execute("UPDATE turn SET runtime = ? WHERE turn = ?", (which, turn))
+    writer.commit()
+    writer.close()
 
 
 def answers(address: str) -> bool:

@@ -103,6 +103,35 @@ def test_what_is_withheld_can_be_hovered_over(drawn: dict[str, Drawing]) -> None
     assert set(withheld["told"]) == {"needs 100", "needs 1,000"}
 
 
+def legends(drawing: Drawing) -> set[str]:
+    return {
+        label
+        for layer in layers(drawing)
+        for channel in layer["encoding"].values()
+        if isinstance(channel, dict) and channel.get("legend")
+        for label in channel["scale"]["domain"]
+    }
+
+
+def test_a_legend_names_only_what_has_points(drawn: dict[str, Drawing]) -> None:
+    along, turns = an_axis(), series.turn_points([a_turn(1, tpot_us=12_000.0)])
+    few = series.itl_over_time([a_window(10 * k, 4) for k in range(1, 360)], along).frame
+    assert legends(charts.itl_over_time(few, turns, along)) == {"p50", "p90", charts.TPOT}
+    assert legends(charts.itl_over_time(few, turns[:0], along)) == {"p50", "p90"}
+    none = series.itl_over_time([], along).frame
+    assert legends(charts.itl_over_time(none, turns, along)) == {charts.TPOT}
+    assert legends(drawn["depth"]) == {"p50", "p90", "p99"}
+
+
+def test_every_runtime_of_a_legend_has_a_colour_of_its_own() -> None:
+    turns = [a_turn(k, runtime=f"{k:016x}", memory_end_bytes=300 * MIB) for k in range(12)]
+    called = {f"{k:016x}": f"runtime {k}" for k in range(12)}
+    drawing = charts.memory_of_turns(series.memory_points(turns, called), an_axis())
+    scale = layers(drawing)[1]["encoding"]["color"]["scale"]
+    assert scale["domain"][-1] == series.OTHERS and scale["range"][-1] == charts.GREY
+    assert len(scale["domain"]) == len(scale["range"]) == len(set(scale["range"])) == 7
+
+
 def test_unknown_latencies_are_not_drawn() -> None:
     points = series.turn_points([a_turn(1), a_turn(2, ttft_us=5000)])
     assert list(charts.ttft_of_turns(points, an_axis()).data["turns"]["ttft_ms"]) == [5.0]
@@ -126,7 +155,7 @@ def test_colours_stand_out_from_light_and_from_dark() -> None:
         linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    for colour in (*charts._SERIES, *charts._LATENCY_COLOURS):
+    for colour in (*charts._SERIES, charts.GREY, *charts._COLOURS.values()):
         for background in ("#ffffff", "#0e1117"):
             bright, dim = sorted((luminance(colour), luminance(background)), reverse=True)
             assert (bright + 0.05) / (dim + 0.05) >= 2.7, (colour, background)

@@ -16,6 +16,7 @@ UTC, BERLIN = words.zone("UTC"), words.zone("Europe/Berlin")
     ("us", "text"),
     [
         (None, "unknown"),
+        (-1_204_331, "\N{MINUS SIGN}1.20 s"),
         (0, "0 µs"),
         (850, "850 µs"),
         (999.6, "1.00 ms"),

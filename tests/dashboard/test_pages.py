@@ -11,6 +11,8 @@ from support import seed
 
 import decodewatch.dashboard
 
+from .conftest import share_out
+
 APP = Path(decodewatch.dashboard.__file__).with_name("app.py")
 Use = Callable[[str], None]
 
@@ -79,6 +81,23 @@ def test_the_fleet_page_withholds_what_has_too_few_values(use: Use, fleet_url: s
     text = said(fleet_page(period="1h"))
     assert "p95 needs 200" in text  # TTFT: some hundred turns
     assert "p99 " in text and "p99 needs" not in text  # ITL: tens of thousands of tokens
+
+
+def test_a_percentile_that_is_not_drawn_is_named_with_what_it_needs(
+    one: Callable[..., Path],
+) -> None:
+    one(seed.Board("slow", hours=0.25, itl_ms=900))
+    text = said(device_page(device="slow"))
+    assert "p99 not drawn: it needs 1,000 tokens a point." in text
+    assert "p50 " in text and "p99 not drawn: it needs 1,000 tokens a point, p" not in text
+
+
+def test_figures_over_several_runtimes_say_so(one: Callable[..., Path]) -> None:
+    file = one(seed.Board("busy", hours=0.3))
+    assert "over" not in said(fleet_page())
+    share_out(file, ["toy", "chat"])
+    for page in (fleet_page(), device_page(device="busy")):
+        assert len(re.findall(r"\d (?:turns|tokens) over 2 runtimes", said(page))) == 2
 
 
 def test_the_period_comes_from_the_address(use: Use, fleet_url: str) -> None:

@@ -68,6 +68,11 @@ def test_bins_of_a_high_percentile_are_wider_where_tokens_are_few() -> None:
     assert widths["p99"] == 120 * SECOND
 
 
+def test_a_percentile_that_no_bin_has_enough_tokens_for_has_no_width() -> None:
+    widths = series.itl_over_time([a_window(10 * k, 4) for k in range(1, 360)], an_axis()).widths
+    assert widths["p90"] is not None and widths["p99"] is None
+
+
 def test_a_line_stops_where_nothing_was_decoded() -> None:
     found = series.itl_over_time([a_window(5, 500), a_window(3000, 500)], an_axis()).frame
     p50 = found[found["percentile"] == "p50"].sort_values("at")["ms"]
@@ -84,6 +89,8 @@ def test_no_token_is_lost_or_counted_twice_and_points_are_bounded(
 ) -> None:
     windows = [a_window(after, tokens) for after, tokens in pieces if after <= length]
     found = series.itl_over_time(windows, an_axis(length)).frame
+    low, high = an_axis(length).domain_ms
+    assert found["at"].between(low, high).all()
     for _, rows in found.groupby("percentile"):
         assert rows["n"].sum() == sum(one.itl.n for one in windows)
         assert len(rows) <= series.MOST_POINTS
@@ -113,6 +120,29 @@ def test_memory_after_a_turn_is_its_floor_else_its_end_marked_so() -> None:
     found = series.memory_points(turns, {})
     assert list(found["mib"]) == [300, 301, 312]
     assert list(found["known_as"]) == [series.FLOOR, series.EARLY_FLOOR, series.END]
+
+
+def test_runtimes_beyond_the_newest_few_are_one_series() -> None:
+    turns = [a_turn(-k, runtime=f"{k % 9:016x}", memory_end_bytes=MIB) for k in range(30)]
+    called = {f"{k:016x}": f"r{k}" for k in range(9)}
+    found = series.memory_points(turns, called)
+    assert list(dict.fromkeys(found["series"])) == [*(f"r{k}" for k in range(6)), series.OTHERS]
+    assert set(found.loc[found["series"] == series.OTHERS, "runtime"]) == {"r6", "r7", "r8"}
+
+
+@given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=30))
+def test_an_axis_of_memory_holds_every_point_and_shows_noise_as_noise(held: list[int]) -> None:
+    turns = [a_turn(k, memory_end_bytes=size) for k, size in enumerate(held)]
+    mib = [size / MIB for size in held]
+    low, high = series.memory_ends(series.memory_points(turns, {}))
+    assert 0 <= low <= min(mib) and high >= max(mib)
+    assert high - low >= max(8, 0.05 * max(mib)) * 0.999
+
+
+def test_an_axis_of_temperatures_shows_a_few_degrees() -> None:
+    samples = [a_sample(k, **temperature("cpu", 50 + 0.1 * (k % 2))) for k in range(1, 90, 10)]
+    low, high = series.temperature_ends(series.temperatures(samples, an_axis()).frame)
+    assert low < 50 and high > 50.1 and round(high - low, 6) == series.LEAST_CELSIUS
 
 
 def test_unknown_latencies_of_a_turn_are_not_zero() -> None:

@@ -65,7 +65,7 @@ def test_many_that_are_away_are_counted() -> None:
 
 def test_turns_that_did_not_run_to_their_end_are_counted_by_how_they_ended() -> None:
     def found(**endings: int) -> Decoding:
-        return Decoding(sum(endings.values()), endings, Sketch(), {}, False)
+        return Decoding(sum(endings.values()), 1, endings, Sketch(), {}, False)
 
     assert verdicts.decoded(found(), "hour") == "no turn in the last hour"
     assert verdicts.decoded(found(complete=3), "hour") == "3 turns in the last hour, all complete"

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -38,10 +39,10 @@ def test_a_demo_that_exits_stores_every_turn_once_and_says_so(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_demo_stops_within_five_seconds_of_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    log = tmp_path / "out"
+    log, state = tmp_path / "out", tmp_path / "state"
     with log.open("wb") as out:
         demo = subprocess.Popen(
-            [*DEMO, "--tokens", "400"],
+            [*DEMO, "--tokens", "400", "--pause", "0", "--keep", str(state)],
             stdout=out,
             stderr=out,
             env=environment,
@@ -49,6 +50,7 @@ def test_a_demo_stops_within_five_seconds_of_ctrl_c_and_leaves_nothing(tmp_path:
         )
     try:
         until(lambda: "[user-1] Why" in log.read_text(), 120, "the first turn")
+        time.sleep(0.5)  # into the second turn
         began = time.monotonic()
         os.killpg(demo.pid, signal.SIGINT)
         demo.wait(5)
@@ -56,9 +58,41 @@ def test_a_demo_stops_within_five_seconds_of_ctrl_c_and_leaves_nothing(tmp_path:
     finally:
         if demo.poll() is None:
             os.killpg(demo.pid, signal.SIGKILL)
-    group = subprocess.run(["pgrep", "-g", str(demo.pid)], capture_output=True, text=True)
-    assert group.stdout == "", "no process is left"
-    assert list(tmp_path.glob("decodewatch-demo-*")) == [], "no folder is left"
+    said = log.read_text()
+    assert "killed" not in said, said
+    # Each child has a session of its own: all of them name this folder in command or environment.
+    assert processes_that_name(tmp_path) == []
+    told = len(re.findall(r"\[user-\d+\]", said))
+    assert told >= 2, "the turn that was cut short is told too"
+    with sqlite3.connect(state / "server" / "decodewatch.db") as database:
+        assert database.execute("SELECT count(*) FROM turn").fetchone() == (told,)
+        (last,) = database.execute("SELECT ending FROM turn ORDER BY at DESC LIMIT 1").fetchone()
+    assert last == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_demo_leaves_no_folder(tmp_path: Path) -> None:
+    demo = subprocess.Popen(
+        DEMO, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert demo.stdout is not None
+    until(lambda: "starting collector" in demo.stdout.readline(), 60)  # type: ignore[union-attr]
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=10)
+    assert list(tmp_path.glob("decodewatch-demo-*")) == []
+
+
+def processes_that_name(folder: Path) -> list[str]:
+    """The command lines of the processes that have a folder in command or environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            if str(folder).encode() in command + (process / "environ").read_bytes():
+                found.append(command.replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has ended, or is somebody else's
+    return found
 
 
 def test_a_wrong_model_is_named(tmp_path: Path) -> None:

@@ -1,12 +1,22 @@
 """The one command: what it says when used well, wrongly, or without a component's packages."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.plain import PORTIONS
 
 from decodewatch.shared import cli
 from decodewatch.shared.errors import DecodewatchError, SettingsError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_names_every_component(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,24 +49,64 @@ def test_an_error_is_one_line_and_its_kind_is_the_exit_status(
 
     monkeypatch.setattr(cli, "_parser", fail)
     assert cli.main(["agent", "run"]) == status
-    assert capsys.readouterr().err == f"decodewatch: {error}\n"
+    assert capsys.readouterr().err == f"decodewatch agent: {error}\n"
 
 
-def test_a_component_without_its_packages_names_the_extra() -> None:
-    # A meta path finder that hides SQLAlchemy is what a device without the extra looks like.
-    code = """
-import sys
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "sqlalchemy":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Hide())
-from decodewatch.shared.cli import main
-sys.exit(main(["collector", "run"]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+@pytest.mark.parametrize("words", [["run"], ["--help"]])
+def test_a_component_without_its_packages_names_them_and_the_extra(words: list[str]) -> None:
+    done = subprocess.run(
+        # -S: without the packages that are installed.
+        [sys.executable, "-S", "-m", "decodewatch.shared.cli", "collector", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PORTIONS},
+    )
     assert done.returncode == 2
     assert done.stderr == (
-        "decodewatch: decodewatch collector: the package 'sqlalchemy' is not installed; "
-        "pip install 'decodewatch[collector]' brings it\n"
+        "decodewatch collector: not installed: alembic, sqlalchemy; pip install "
+        "'decodewatch[collector]' brings them (from a clone: pip install '.[collector]')\n"
     )
+
+
+def test_only_the_extras_of_what_is_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "EXTRAS", {"collector": ("json",), "broker": ("no_such_package",)})
+    with pytest.raises(SettingsError, match=r"not installed: no_such_package; .*\[broker\]' bring"):
+        cli.require("collector", "broker")
+
+
+def test_the_dashboard_on_an_old_python_is_refused_by_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
+    with pytest.raises(SettingsError, match=r"needs Python 3\.11 or newer; this is 3\.10\.13"):
+        cli.require("dashboard")
+
+
+def test_every_package_that_is_looked_for_is_one_that_its_extra_installs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installs = project["optional-dependencies"]
+    for extra, names in cli.EXTRAS.items():
+        words = " ".join(installs[extra]).replace(
+            "decodewatch[collector]", str(installs["collector"])
+        )
+        assert all(name in words for name in names)
+
+
+@pytest.mark.parametrize("command", ["agent run", "agent sources"])
+def test_a_wrong_flag_is_answered_with_the_usage_of_its_own_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command.split(), "--no-such", "1"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: decodewatch {command} ")
+    assert said.endswith(f"decodewatch {command}: error: unrecognized arguments: --no-such 1\n")
+
+
+def test_the_help_of_a_subcommand_begins_with_what_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["agent", "run", "--help"])
+    assert "\n\nWatch this device and its runtimes until stopped.\n\n" in capsys.readouterr().out

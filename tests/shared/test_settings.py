@@ -16,6 +16,7 @@ class Example:
     host: str = setting("127.0.0.1", "where to listen")
     port: int = setting(1883, "the port", low=1, high=65535)
     pace: float = setting(1.0, "seconds between samples", low=0.1)
+    limit: int = setting(1 << 26, "bytes", low=1 << 20, high=1 << 36)
     secure: bool = setting(False, "whether to use TLS")
     file: Path | None = setting(None, "a file")
     form: str = setting("text", "form of the log", choices=("text", "json"))
@@ -112,3 +113,20 @@ def test_every_setting_has_a_flag_with_its_default() -> None:
     for item in describe(Example):
         assert f"--{item.name}" in help_text
         assert item.accepts.help in help_text
+
+
+def test_a_flag_shows_what_stands_for_its_value_and_its_bounds_with_all_digits() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Example)
+    help_text = " ".join(parser.format_help().split())
+    assert "--form {text,json}" in help_text
+    assert "--host TEXT" in help_text
+    assert "--file PATH" in help_text
+    assert "a whole number from 1048576 to 68719476736" in help_text
+    assert "a number, at least 0.1" in help_text
+
+
+def test_a_command_may_offer_some_of_the_settings_only() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Example, ("host",))
+    assert set(vars(parser.parse_args([]))) == {"settings", "host"}

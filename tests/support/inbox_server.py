@@ -17,7 +17,10 @@ class InboxServer:
         self.reads = True  # False: accepts, and leaves everything in the socket
         self.stores = True  # False: takes turns and never acknowledges them
         self.refuses_hello: str | None = None
+        self.refuses_begins: str | None = None
         self.refuses_turns: str | None = None
+        self.gate = threading.Event()  # cleared: stops reading, like a stopped process
+        self.gate.set()
         self.messages: list[dict[str, Any]] = []
         self.connections = 0
         self._listener: socket.socket | None = None
@@ -77,6 +80,7 @@ class InboxServer:
         with channel, channel.makefile("rb") as lines:
             try:
                 for line in lines:
+                    self.gate.wait()
                     assert len(line) <= 64 * 1024
                     message = json.loads(line)
                     self.messages.append(message)
@@ -95,10 +99,15 @@ class InboxServer:
             if self.refuses_hello is not None:
                 return {"type": "refused", "reason": self.refuses_hello}
             return {"type": "welcome", "v": 1, "device": "test", "runtime": "r1"}
+        if message["type"] == "begin" and self.refuses_begins is not None:
+            turn = message["turn"]
+            reason = self.refuses_begins
+            return {"type": "refused", "message": "begin", "turn": turn, "reason": reason}
         if message["type"] == "turn":
             turn = message["record"]["id"]
             if self.refuses_turns is not None:
-                return {"type": "refused", "turn": turn, "reason": self.refuses_turns}
+                reason = self.refuses_turns
+                return {"type": "refused", "message": "turn", "turn": turn, "reason": reason}
             if self.stores:
                 return {"type": "stored", "turn": turn}
         return None

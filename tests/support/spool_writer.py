@@ -26,20 +26,22 @@ def main() -> None:
         limit_bytes=8 << 20,
         clock=lambda: Clock(1, 1_700_000_000_000_000, True),
     )
-    number = 0
+    number = place = 0
     while True:
         number += 1
         padding = noise.randbytes(noise.choice((10, 100, 100, 2000, 9000))).hex()
-        data = {f"p{place}": padding[place : place + 200] for place in range(0, len(padding), 200)}
+        data = {f"p{start}": padding[start : start + 200] for start in range(0, len(padding), 200)}
         name = f"{spool.stream[:20]}-{number}"
         parts = list(data.items()) or [("p", "")]
         records = [
-            Event(f"{name}-{place}", 1, "test", data=dict(parts[place : place + 30]))
-            for place in range(0, len(parts), 30)
+            Event(f"{name}-{start}", 1, "test", data=dict(parts[start : start + 30]))
+            for start in range(0, len(parts), 30)
         ]
         spool.append(records)
         print(spool.stream, number, flush=True)
         if number % 7 == 0 and number > KEPT:
+            while sent := spool.oldest(place, 64):  # only what was sent can be acknowledged
+                place = sent[-1].place
             spool.acknowledge([Acknowledged(spool.stream, ((1, number - KEPT),))])
 
 

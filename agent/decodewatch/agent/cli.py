@@ -8,6 +8,7 @@ from pathlib import Path
 from decodewatch.agent.settings import AgentSettings
 from decodewatch.agent.sources import Reading, Source, open_sources
 from decodewatch.shared import logs
+from decodewatch.shared.cli import add_command
 from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.settings import add_flags, load
 
@@ -17,11 +18,11 @@ _BETWEEN_READS_S = 0.5  # shares, such as that of busy CPUs, are known from the 
 def add(parser: argparse.ArgumentParser) -> None:
     """Give `decodewatch agent` its subcommands."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    run = commands.add_parser("run", help="watch this device and its runtimes until stopped")
+    run = add_command(commands, "run", "watch this device and its runtimes until stopped")
     add_flags(run, AgentSettings)
     run.set_defaults(run=_run)
-    sources = commands.add_parser(
-        "sources", help="print what every source reads now, its unit, or why there is nothing"
+    sources = add_command(
+        commands, "sources", "print what every source reads now, its unit, or why there is nothing"
     )
     sources.add_argument(
         "--root",

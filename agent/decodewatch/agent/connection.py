@@ -16,12 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTMessageInfo
-from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from decodewatch.shared import logs
-from decodewatch.shared.broker import BrokerSettings, make_client
+from decodewatch.shared.broker import BrokerSettings, make_client, why_ended
+from decodewatch.shared.wire import MAX_SENT
 
 log = logs.get(__name__)
 
@@ -30,7 +32,9 @@ _QUEUE = 64
 _LOOP_S = 1.0
 _ANSWER_S = 20.0
 _CLOSE_S = 2.0
-_ACKNOWLEDGEMENTS = 1024
+_HEARD_BYTES = 1024 * 1024
+# What a broker of MQTT 5 may send us in one packet. One of 3.1.1 may send 256 MiB.
+_MOST_PACKET = 2 * MAX_SENT
 
 
 class Sending:
@@ -47,6 +51,46 @@ class Sending:
         return self._info.is_published()
 
 
+class Heard:
+    """Payloads on their way from the connection's thread to the main loop, in order.
+
+    At most `_HEARD_BYTES` of them; the oldest go first, which costs no more than sending the
+    batches again that they acknowledge.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._payloads: deque[bytes] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._payloads)
+
+    def put(self, payload: bytes) -> None:
+        """Add one; one that no acknowledgement can be is not kept."""
+        if len(payload) > MAX_SENT:
+            log.warning("acknowledgement too long", every=600, bytes=len(payload))
+            return
+        with self._lock:
+            self._payloads.append(payload)
+            self._bytes += _size(payload)
+            while self._bytes > _HEARD_BYTES:
+                self._bytes -= _size(self._payloads.popleft())
+
+    def take(self) -> bytes | None:
+        """The oldest, None where there is none."""
+        with self._lock:
+            if not self._payloads:
+                return None
+            payload = self._payloads.popleft()
+            self._bytes -= _size(payload)
+            return payload
+
+
+def _size(payload: bytes) -> int:
+    return len(payload) + 64  # an empty one takes memory too
+
+
 class Connection:
     """Made unconnected; `start` begins. Its methods never block, but for `join`."""
 
@@ -59,9 +103,8 @@ class Connection:
         self.ended = False
         """Whether it is over and the thread done; `reason` then says why, where that is known."""
         self.reason = ""
-        self.acknowledgements: deque[bytes] = deque(maxlen=_ACKNOWLEDGEMENTS)
-        """Payloads of the topic `ack`, for the main loop. Where too many come the oldest are lost,
-        which costs no more than sending those batches again."""
+        self.acknowledgements = Heard()
+        """Payloads of the topic `ack`, for the main loop."""
         self._settings = settings
         self._wake = wake
         self._end_at = float("inf")
@@ -124,7 +167,10 @@ class Connection:
         settings = self._settings
         answer_by = time.monotonic() + _ANSWER_S
         try:
-            client.connect(settings.broker_host, settings.broker_port, settings.broker_keepalive_s)
+            client.connect(
+                *(settings.broker_host, settings.broker_port, settings.broker_keepalive_s),
+                properties=_asked_of(client),
+            )
             while time.monotonic() < self._end_at:
                 code = client.loop(_LOOP_S)
                 if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
@@ -170,7 +216,7 @@ class Connection:
         code: ReasonCode,
         answer: Properties | None,
     ) -> None:
-        self.reason = self.reason or str(code)
+        self.reason = self.reason or why_ended(code, answered=self.accepted)
 
     def _on_subscribe(
         self,
@@ -185,7 +231,7 @@ class Connection:
                 log.error("broker forbids to hear acknowledgements", every=600, reason=str(code))
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
-        self.acknowledgements.append(bytes(message.payload))
+        self.acknowledgements.put(bytes(message.payload))
         self._wake()
 
     def _on_publish(
@@ -201,6 +247,15 @@ class Connection:
             # The spool still has it, and it will be sent again when its time comes.
             log.warning("publication refused by the broker", every=600, reason=str(code))
         self._wake()
+
+
+def _asked_of(client: Client) -> Properties | None:
+    """What we ask of a broker of MQTT 5: no packet longer than we would read."""
+    if client.protocol != MQTTProtocolVersion.MQTTv5:
+        return None
+    asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    asked.MaximumPacketSize = _MOST_PACKET
+    return asked
 
 
 def _leave_to_the_thread(client: Client, data: Any, channel: Any) -> None:

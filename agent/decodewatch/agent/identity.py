@@ -70,10 +70,10 @@ def _read(file: Path) -> Identity | None:
     try:
         value = json.loads(raw)
         device, salt = value["device"], bytes.fromhex(value["salt"])
-        if is_device_id(device) and len(salt) == _SALT_BYTES:
+        if isinstance(device, str) and is_device_id(device) and len(salt) == _SALT_BYTES:
             return Identity(device, salt, False)
         reason = f"device {shown(device)}, salt of {len(salt)} bytes"
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
     aside = file.with_suffix(".damaged")
     log.error("identity file damaged, the device gets a new one", reason=reason, kept_as=aside)

@@ -2,12 +2,16 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import selectors
 import socket
 import stat
 import struct
+import sys
+import termios
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +25,10 @@ from decodewatch.shared.clock import boot_us
 log = logs.get(__name__)
 
 MAX_CONNECTIONS: Final = 64
+MAX_OF_ONE_PROCESS: Final = 16
+"""Connections of one pid: no process may keep the others out."""
+DRAIN_S: Final = 1.0
+"""How long what lies in the sockets is handled at most, of all that are to be closed together."""
 MAX_UNSENT: Final = 64 * 1024
 """Bytes that wait for an application to read them; one that leaves more is disconnected."""
 _RECEIVE: Final = 64 * 1024
@@ -147,10 +155,18 @@ class Connection:
         self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self._flush()
 
-    def drain(self) -> None:
-        """Handle everything that the application has sent; closes where it has closed."""
-        while self.open and self._receive():
-            pass
+    def drain(self, until: float) -> None:
+        """Handle what the application has sent by now, but no longer than `until` on the monotonic
+        clock; closes where it has closed.
+
+        What it goes on to send is left: it could do so for ever.
+        """
+        waiting = _unread(self._channel)
+        while self.open and time.monotonic() < until:
+            received = self._receive()
+            waiting -= received
+            if not received or waiting < 0:
+                return
 
     def close(self) -> None:
         """Close, and tell the handler."""
@@ -184,60 +200,75 @@ class Connection:
             self._unsent.clear()
         self._inbox.watch(self, self._channel, writable=bool(self._unsent))
 
-    def _receive(self) -> bool:
-        """Read once and handle the whole lines; whether there may be more."""
+    def _receive(self) -> int:
+        """Read once and handle the whole lines; how many bytes came."""
         try:
             chunk = self._channel.recv(_RECEIVE)
         except (BlockingIOError, InterruptedError):
-            return False
+            return 0
         except OSError:
             chunk = b""  # ECONNRESET: it closed with our answers unread
         if not chunk:
             self.close()
-            return False
+            return 0
         held = len(self._received)
         self._received += chunk
-        if b"\n" not in chunk and len(self._received) < MAX_LINE:
-            return True
+        if b"\n" in chunk or len(self._received) >= MAX_LINE:
+            self._split(held)
+        return len(chunk)
+
+    def _split(self, held: int) -> None:
+        """Handle the whole lines of what was received, of which `held` bytes have no newline."""
         start = 0
         end = self._received.find(b"\n", held)
         while self.open and end >= 0:
             if end - start >= MAX_LINE:
-                return self._too_long()
+                self._too_long()
+                return
             self._handle(bytes(self._received[start:end]))
             start = end + 1
             end = self._received.find(b"\n", start)
-        if not self.open:
-            return False
         del self._received[:start]
-        return True if len(self._received) < MAX_LINE else self._too_long()
+        if self.open and len(self._received) >= MAX_LINE:
+            self._too_long()
 
-    def _too_long(self) -> bool:
-        self._refuse(f"line of more than {MAX_LINE} bytes; accepted are {MAX_LINE}", None)
+    def _too_long(self) -> None:
+        self._refuse(f"line of more than {MAX_LINE} bytes; accepted are {MAX_LINE}")
         self.close()
-        return False
 
     def _handle(self, line: bytes) -> None:
         if not line.strip():
             return
+        kind: str | None = None
         try:
-            self._inbox.handler.message(self, parse(line, boot_us()))
+            message = parse(line, boot_us())
+            kind = message.TYPE
+            self._inbox.handler.message(self, message)
         except Refusal as refusal:
-            self._refuse(str(refusal), refusal.turn)
+            self._refuse(str(refusal), kind or refusal.message, refusal.turn)
         except Exception as error:
             # A fault of ours. Going down with it would bring the same message back for ever: the
             # application sends it again to every new agent.
             log.error(
                 "message not handled", every=_EVERY_S, pid=self.pid, trace=traceback.format_exc()
             )
-            self._refuse(f"the agent failed: {type(error).__name__}", None)
+            self._refuse(f"the agent failed: {type(error).__name__}", kind)
 
-    def _refuse(self, reason: str, turn: str | None) -> None:
+    def _refuse(self, reason: str, message: str | None = None, turn: str | None = None) -> None:
         # The field and not the value: an application may have put text of a prompt there.
         field = reason.partition(": ")[0][:80]
         log.warning("message refused", every=_EVERY_S, pid=self.pid, uid=self.uid, field=field)
-        answer = {"type": "refused", "reason": reason}
-        self.send(answer if turn is None else {**answer, "turn": turn})
+        answer = {"type": "refused", "reason": reason, "message": message, "turn": turn}
+        self.send({name: value for name, value in answer.items() if value is not None})
+
+
+def _unread(channel: socket.socket) -> int:
+    """Bytes that lie in a socket."""
+    try:
+        answer = fcntl.ioctl(channel, termios.FIONREAD, bytes(4))
+    except OSError:
+        return 0
+    return int.from_bytes(answer, sys.byteorder)
 
 
 class Inbox:
@@ -256,8 +287,9 @@ class Inbox:
         """Stop accepting, handle what the applications have sent, and disconnect them."""
         self._selector.unregister(self._listener)
         self._listener.close()
+        until = time.monotonic() + DRAIN_S
         for connection in list(self._connections):
-            connection.drain()
+            connection.drain(until)
 
     def disconnect(self) -> None:
         """Disconnect all applications."""
@@ -286,13 +318,23 @@ class Inbox:
             log.error("connection not accepted", every=_EVERY_S, reason=error.strerror)
             return
         channel.setblocking(False)
-        if len(self._connections) >= MAX_CONNECTIONS:
-            log.warning("too many connections, one refused", every=_EVERY_S, most=MAX_CONNECTIONS)
-            reason = f"{MAX_CONNECTIONS} connections are open; accepted are no more"
+        connection = Connection(self, channel)
+        reason = self._crowded(connection.pid)
+        if reason is not None:
+            log.warning("too many connections, one refused", every=_EVERY_S, reason=reason)
             with contextlib.suppress(OSError):  # it has gone already
                 channel.send(json.dumps({"type": "refused", "reason": reason}).encode() + b"\n")
             channel.close()
             return
-        connection = Connection(self, channel)
         self._connections.add(connection)
         self._selector.register(channel, selectors.EVENT_READ, connection.ready)
+
+    def _crowded(self, pid: int) -> str | None:
+        """Why another connection of this process is one too many; None where it is not."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            return f"{MAX_CONNECTIONS} connections are open; accepted are no more"
+        # Processes of other pid namespaces all show as 0, and cannot be told apart.
+        its = sum(connection.pid == pid for connection in self._connections) if pid else 0
+        if its >= MAX_OF_ONE_PROCESS:
+            return f"{its} connections of process {pid} are open; accepted are no more"
+        return None

@@ -22,11 +22,15 @@ _tokens = integer(0, 1 << 40)
 
 
 class Refusal(DecodewatchError):
-    """A message is not valid and never will be; `turn` is the turn that it concerns, if any."""
+    """A message is not valid and never will be; `turn` is the turn that it concerns, if any.
 
-    def __init__(self, reason: str, turn: str | None = None) -> None:
+    `message` is its type, where it has one and whoever raises this alone knows it.
+    """
+
+    def __init__(self, reason: str, turn: str | None = None, message: str | None = None) -> None:
         super().__init__(reason)
         self.turn = turn
+        self.message = message
 
 
 def _model(value: Any) -> ModelSpec:
@@ -148,6 +152,16 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """A turn that began has no record: the application had to give it up."""
+
+    TYPE: ClassVar[str] = "forget"
+    FIELDS: ClassVar[tuple[Field, ...]] = (Field("turn", _id),)
+
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The process is about to exit in good order."""
 
@@ -157,9 +171,9 @@ class Bye:
     reason: str | None
 
 
-Message = Hello | Begin | Progress | Ended | Bye
+Message = Hello | Begin | Progress | Ended | Forget | Bye
 TYPES: Mapping[str, type[Message]] = {
-    kind.TYPE: kind for kind in (Hello, Begin, Progress, Ended, Bye)
+    kind.TYPE: kind for kind in (Hello, Begin, Progress, Ended, Forget, Bye)
 }
 
 
@@ -179,15 +193,16 @@ def parse(line: bytes, now_us: int) -> Message:
     for item in kind.FIELDS:
         if item.name not in value:
             if item.required:
-                raise Refusal(f"{kind.TYPE}.{item.name}: missing", _turn_of(value))
+                raise Refusal(f"{kind.TYPE}.{item.name}: missing", _turn_of(value), kind.TYPE)
             checked[item.name] = None
             continue
         try:
             checked[item.name] = item.check(value[item.name])
         except RecordError as error:
-            raise Refusal(f"{kind.TYPE}.{item.name}: {error}", _turn_of(value)) from None
+            reason = f"{kind.TYPE}.{item.name}: {error}"
+            raise Refusal(reason, _turn_of(value), kind.TYPE) from None
     if "t" in checked:
-        _check_time(f"{kind.TYPE}.t", checked["t"], now_us, _turn_of(value))
+        _check_time(kind.TYPE, checked["t"], now_us, _turn_of(value))
     return kind(**checked)
 
 
@@ -200,7 +215,7 @@ def turn_record(
         turn = records.read(records.Turn, {**record, "runtime": runtime, "session": session})
     except RecordError as error:
         raise Refusal(str(error), named) from None
-    _check_time("turn.t", turn.t, now_us, named)
+    _check_time(Ended.TYPE, turn.t, now_us, named)
     return turn
 
 
@@ -216,12 +231,13 @@ def session_of(record: Mapping[str, Any]) -> str | None:
 _session: Check = optional(text(256))
 
 
-def _check_time(where: str, t: int, now_us: int, turn: str | None) -> None:
+def _check_time(message: str, t: int, now_us: int, turn: str | None) -> None:
     if t > now_us + MAX_AHEAD_US:
         raise Refusal(
-            f"{where}: {t} is ahead of the boot clock, which is at {now_us}; accepted are its "
+            f"{message}.t: {t} is ahead of the boot clock, which is at {now_us}; accepted are its "
             "microseconds (CLOCK_BOOTTIME)",
             turn,
+            message,
         )
 
 

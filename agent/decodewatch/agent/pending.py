@@ -55,18 +55,24 @@ class Pending:
         self._retry_us = 0
         self._retry_at = 0
         self.urgent = False
-        """Whether something waits that should not wait for the interval's end."""
+        """Whether something waits that should be committed at once."""
+        self.soon = False
+        """Whether something waits that should not wait for the interval's end, but may for a tick:
+        of what anybody can cause to be made often, no more than one commit a tick."""
         self.dropped = 0
         """Records that went because the spool could not be written."""
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(self, record: Record, *, urgent: bool = False) -> None:
-        """Keep a record until the next commit; `urgent` asks for one at once."""
+    def add(self, record: Record, *, urgent: bool = False, soon: bool = False) -> None:
+        """Keep a record until the next commit; `urgent` asks for one at once, `soon` for one with
+        the next tick. So does what fills half of the room, before anything has to go."""
         self._records.append(record)
         self._weight += weight(record)
-        self.urgent = self.urgent or urgent
+        half = 2 * len(self._records) > MOST_RECORDS or 2 * self._weight > self._limit
+        self.urgent = self.urgent or urgent or half
+        self.soon = self.soon or soon
         while len(self._records) > MOST_RECORDS or self._weight > self._limit:
             self._drop_one()
 
@@ -89,7 +95,7 @@ class Pending:
         unless this is the last chance.
         """
         if not self._records:
-            self.urgent = False
+            self.urgent = self.soon = False
             return True
         if now_us < self._retry_at and not last:
             return False
@@ -109,7 +115,7 @@ class Pending:
         self._retry_us = self._retry_at = 0
         self._records.clear()
         self._weight = 0
-        self.urgent = False
+        self.urgent = self.soon = False
         waiting, self._waiting = self._waiting, {}
         for turned in waiting.values():
             turned.stored()

@@ -185,6 +185,7 @@ class Service:
         )
         self._uplink_at = 0
         self._aside = self._spool.set_aside
+        self._removals = self._spool.removals
         self._ticks = Ticks(round(settings.sample_interval_s * _SECOND_US), now)
         self._steps = StepWatch()
         self._watchdog = _Watchdog()
@@ -249,6 +250,8 @@ class Service:
             self._close_system_sample(now)
             self._runtimes.close_interval(now)
             self._commit(now)
+        elif self._pending.soon:
+            self._commit(now)
         self._watchdog.tick()
 
     def _close_system_sample(self, now: int) -> None:
@@ -268,6 +271,9 @@ class Service:
             if dropped:
                 self._pending.dropped -= dropped
                 self._event("records_dropped", {"records": dropped})
+        if self._spool.removals != self._removals:
+            self._removals = self._spool.removals
+            self._event("spool_removed", {})
         if self._spool.set_aside != self._aside:
             self._aside = self._spool.set_aside
             self._event("spool_set_aside", {"name": _name(self._aside)})

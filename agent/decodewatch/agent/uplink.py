@@ -16,6 +16,7 @@ from decodewatch.shared import logs
 from decodewatch.shared.broker import BrokerSettings
 from decodewatch.shared.errors import SettingsError, WireError
 from decodewatch.shared.wire import (
+    MAX_RANGES,
     Acknowledged,
     Clock,
     Status,
@@ -41,6 +42,8 @@ SETTLED_S = 60.0
 """A connection that lived so long was a good one: the next pause is the first again."""
 _TICK_S = 1.0
 _READ = 8
+_ACKNOWLEDGEMENTS = 8
+"""Payloads of acknowledgements that one tick reads, fewer where they are long."""
 
 
 @dataclass(slots=True)
@@ -229,12 +232,7 @@ class Uplink:
     # Batches and acknowledgements.
 
     def _take_acknowledgements(self, connection: Connection, now: float) -> None:
-        heard: list[Acknowledged] = []
-        while connection.acknowledgements:
-            try:
-                heard += decode_ack(connection.acknowledgements.popleft())
-            except WireError as error:
-                log.warning("acknowledgement not understood", every=600, reason=str(error))
+        heard = _merged(self._hear(connection))
         if not heard:
             return
         self._spool.acknowledge(heard)
@@ -247,6 +245,21 @@ class Uplink:
         for backoff in (self._probe, self._pause, self._patience):
             backoff.reset()
         self._silent_until = now + self._patience.take()
+
+    def _hear(self, connection: Connection) -> list[Acknowledged]:
+        """Some of what was acknowledged; never more than the main loop has time for."""
+        heard: list[Acknowledged] = []
+        for _ in range(_ACKNOWLEDGEMENTS):
+            payload = connection.acknowledgements.take()
+            if payload is None:
+                break
+            try:
+                heard += decode_ack(payload)
+            except WireError as error:
+                log.warning("acknowledgement not understood", every=600, reason=str(error))
+            if sum(len(item.ranges) for item in heard) >= MAX_RANGES:
+                break
+        return heard
 
     def _take_last(self, connection: Connection) -> None:
         try:
@@ -332,6 +345,8 @@ class Uplink:
     def _seconds_to_wait(self, now: float) -> float:
         if self._connection is None:
             return max(self._connect_at - now, 0.0)
+        if self._connection.acknowledgements and self.connected and not self._connection.closing:
+            return 0.0
         # What the broker has not confirmed waits for that, which wakes the main loop.
         due = (sent.due for sent in self._under_way.values() if sent.sending.confirmed)
         return min(max(min(due, default=now + _TICK_S) - now, 0.0), _TICK_S)
@@ -343,6 +358,24 @@ class Uplink:
                 return False
             time.sleep(0.01)
         return True
+
+
+def _merged(heard: list[Acknowledged]) -> list[Acknowledged]:
+    """The same, each stream once, its ranges in rising order and those that meet as one."""
+    streams: dict[str, list[tuple[int, int]]] = {}
+    for item in heard:
+        streams.setdefault(item.stream, []).extend(item.ranges)
+    merged = []
+    for stream, ranges in streams.items():
+        found: list[tuple[int, int]] = []
+        for first, last in sorted(ranges):
+            if found and first <= found[-1][1] + 1:
+                found[-1] = found[-1][0], max(found[-1][1], last)
+            else:
+                found.append((first, last))
+        if found:
+            merged.append(Acknowledged(stream, tuple(found)))
+    return merged
 
 
 def _covers(heard: list[Acknowledged], sent: _Sent) -> bool:

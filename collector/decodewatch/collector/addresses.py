@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 from decodewatch.collector.errors import ServerError
+from decodewatch.shared.broker import warn_of_readers
 from decodewatch.shared.errors import SettingsError, shown
 
 
@@ -50,6 +51,7 @@ def check_port(host: str, port: int, name: str) -> None:
 
 def read_users(file: Path) -> dict[str, str]:
     """Names and passwords of a users file. Raises SettingsError where it is not one."""
+    warn_of_readers("users_file", file)
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -29,7 +29,8 @@ from decodewatch.collector.addresses import check_listen, connectable, read_user
 from decodewatch.collector.errors import ServerError
 from decodewatch.shared import lifecycle, logs, settings, wire
 from decodewatch.shared.broker import BrokerSettings, make_client
-from decodewatch.shared.cli import EXIT_FAILURE
+from decodewatch.shared.cli import EXIT_FAILURE, add_command
+from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.settings import setting
 
 _log = logs.get(__name__)
@@ -98,9 +99,13 @@ def configuration(chosen: EmbeddedSettings, users: Mapping[str, str]) -> str:
         )
         if users:
             text += f"[{version}.1.connections.auth]\n"
-            # A JSON string of printable text is a TOML string.
-            text += "".join(f"{json.dumps(a)} = {json.dumps(b)}\n" for a, b in users.items())
+            text += "".join(f"{_string(a)} = {_string(b)}\n" for a, b in users.items())
     return text
+
+
+def _string(text: str) -> str:
+    # A JSON string of printable text is a TOML string, but for JSON's escapes of what is not ASCII.
+    return json.dumps(text, ensure_ascii=False)
 
 
 class _Refusals(logging.Handler):
@@ -144,7 +149,14 @@ class Embedded:
         with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
             file.write(configuration(chosen, users))
             file.flush()
-            self._broker = IotCoreBroker(config_path=file.name)
+            try:
+                self._broker = IotCoreBroker(config_path=file.name)
+            except ValueError:
+                # What it says quotes the file, and with it the passwords.
+                raise SettingsError(
+                    "listen_host, listen_port, listen_port_311, users_file: the broker cannot read "
+                    "what is made of them; accepted are printable users and passwords"
+                ) from None
 
     def start(self, seconds: float = 10.0) -> None:
         """Start it and wait until it serves. Raises ServerError where a port is taken."""
@@ -209,6 +221,8 @@ def _end(status: int) -> NoReturn:
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of `decodewatch broker`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    one = commands.add_parser("run", help="serve MQTT in the foreground", description=__doc__)
+    one = add_command(
+        commands, "run", "serve MQTT until stopped, on the loopback unless given users"
+    )
     settings.add_flags(one, EmbeddedSettings)
     one.set_defaults(run=run)

@@ -7,16 +7,16 @@ from sqlalchemy import Engine
 from decodewatch.collector import database, migrate, report
 from decodewatch.collector.health import Health
 from decodewatch.collector.ingest import Ingest
-from decodewatch.collector.settings import CollectorSettings
+from decodewatch.collector.settings import DATABASE_ONLY, CollectorSettings
 from decodewatch.collector.storage.store import Store
 from decodewatch.shared import lifecycle, logs, settings
-from decodewatch.shared.cli import EXIT_FAILURE
+from decodewatch.shared.cli import EXIT_FAILURE, add_command
 from decodewatch.shared.database import state_folder
 from decodewatch.shared.errors import SettingsError
 
-_log = logs.get(__name__)
-
 SECTION = "collector"
+
+_log = logs.get(f"decodewatch.{SECTION}")
 
 
 def _load(arguments: argparse.Namespace) -> CollectorSettings:
@@ -25,8 +25,11 @@ def _load(arguments: argparse.Namespace) -> CollectorSettings:
     return chosen
 
 
-def _open(chosen: CollectorSettings) -> Engine:
-    """The database, made where it is the default one, with its schema up to date."""
+def _open(chosen: CollectorSettings, stop: lifecycle.Stop | None = None) -> Engine | None:
+    """The database, made where it is the default one, with its schema up to date.
+
+    None where the stop came first.
+    """
     if chosen.database is None:
         folder = state_folder(chosen.state_folder)
         try:
@@ -34,15 +37,19 @@ def _open(chosen: CollectorSettings) -> Engine:
         except OSError as error:
             raise SettingsError(f"state_folder: {folder}: {error.strerror}") from None
     engine = database.open_engine(chosen.database_url())
-    migrate.upgrade(engine)
-    return engine
+    if migrate.upgrade(engine, stop):
+        return engine
+    engine.dispose()
+    return None
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect until SIGTERM or SIGINT."""
     chosen = _load(arguments)
     stop = lifecycle.Stop().install()
-    engine = _open(chosen)
+    engine = _open(chosen, stop)
+    if engine is None:
+        return 0
     store = Store(
         engine, letter_rows=chosen.dead_letter_rows, letter_bytes=chosen.dead_letter_bytes
     )
@@ -70,18 +77,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_migrate(arguments: argparse.Namespace) -> int:
     """Bring the schema up to this program."""
-    _open(_load(arguments)).dispose()
+    engine = _open(_load(arguments))
+    if engine is not None:
+        engine.dispose()
     return 0
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of `decodewatch collector`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    one = commands.add_parser("run", help="store what devices send, and acknowledge it")
+    one = add_command(commands, "run", "store what devices send, and acknowledge it, until stopped")
     settings.add_flags(one, CollectorSettings)
     one.set_defaults(run=run)
-    one = commands.add_parser("migrate", help="bring the database's schema up to this program")
-    settings.add_flags(one, CollectorSettings)
+    one = add_command(commands, "migrate", "bring the database's schema up to this program")
+    settings.add_flags(one, CollectorSettings, DATABASE_ONLY)
     one.set_defaults(run=run_migrate)
-    one = commands.add_parser("report", help="summarise what is in the database")
+    one = add_command(commands, "report", "summarise what is in the database")
     report.add(one)

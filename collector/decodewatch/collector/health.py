@@ -4,28 +4,74 @@
 stored and acknowledged now, else 503 with the reasons.
 """
 
+import contextlib
 import json
+import socket
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from decodewatch.collector.errors import ServerError
+from decodewatch.shared import logs
+
+_log = logs.get(__name__)
 
 HOST = "127.0.0.1"
+REQUEST_S = 2.0
+"""A request that is not answered by then is cut off, however it spends the time."""
+REQUESTS = 8
+"""At once; one more cuts the oldest off."""
+_LOOK_S = 0.2
 
 
-class _Server(HTTPServer):
-    # One request at a time: whoever asks is on this machine, and a slow one is cut off.
+class _Server(ThreadingHTTPServer):
+    """A thread a request. The one that accepts also cuts off, and waits for nobody."""
+
     request_queue_size = 16
+    block_on_close = False
 
     def __init__(self, port: int, troubles: Callable[[], list[str]]) -> None:
         super().__init__((HOST, port), _Handler)
+        self.socket.settimeout(_LOOK_S)  # a client may be gone again before it is accepted
         self.troubles = troubles
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}  # until when, the oldest first
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._open) >= REQUESTS:
+            self.cut_off(1)
+        with self._lock:
+            self._open[request] = time.monotonic() + REQUEST_S
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = sum(until < now for until in self._open.values())
+        self.cut_off(late)
+
+    def cut_off(self, count: int = REQUESTS) -> None:
+        """End the oldest requests: what waits for their clients is woken."""
+        with self._lock:
+            for request in list(self._open)[:count]:
+                del self._open[request]
+                with contextlib.suppress(OSError):  # its client has gone
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _log.debug("request not answered", trace=traceback.format_exc())
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = 2
     server_version = "decodewatch"
     sys_version = ""
 
@@ -64,7 +110,7 @@ class Health:
                 "accepted is a free port, or 0 for none"
             ) from None
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="health", daemon=True
+            target=self._server.serve_forever, args=(_LOOK_S,), name="health", daemon=True
         )
 
     def start(self) -> None:
@@ -74,5 +120,6 @@ class Health:
     def stop(self) -> None:
         """Stop answering, and give the port back."""
         self._server.shutdown()
+        self._server.cut_off()
         self._server.server_close()
         self._thread.join(2)

@@ -13,7 +13,7 @@ from decodewatch.collector.settings import CollectorSettings
 from decodewatch.collector.storage.arrivals import Message
 from decodewatch.collector.storage.store import Written
 from decodewatch.shared import logs, wire
-from decodewatch.shared.broker import make_client
+from decodewatch.shared.broker import make_client, why_ended
 from decodewatch.shared.clock import wall_us
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Link:
         self._done = threading.Event()  # say no more
         self._id = f"decodewatch-collector-{os.urandom(8).hex()}"
         self._client = self._make()
+        self._answered = False  # by the broker, on this connection
         self._subscribed = False
         self._overrun = False  # the queue stayed full: what still comes is let go
         self._sent_at = 0.0
@@ -99,7 +100,8 @@ class Link:
         """Connect, read until asked to stop, and connect again whenever the connection ends."""
         attempt = 0
         while not self._stop.is_set():
-            self._subscribed = False
+            self._answered = self._subscribed = False
+            self._came_at = None
             try:
                 if self._connect():
                     self._read()
@@ -107,7 +109,8 @@ class Link:
                 # Whatever a stranger's message does to paho costs this connection, not the
                 # collector.
                 _log.error("connection failed", every=60, trace=traceback.format_exc())
-            attempt = 1 if self._subscribed else attempt + 1
+            # A subscription proves little: a broker may grant it and then drop us, again and again.
+            attempt = 1 if self._came_at is not None else attempt + 1
             self._subscribed = False
             self._wait_for_room()
             self._stop.wait(backoff(attempt, RECONNECT_S))
@@ -125,7 +128,6 @@ class Link:
         """Serve the connection until it ends, the queue stays full, or there is no more to say."""
         client, reading = self._client, True
         began = self._sent_at = time.monotonic()
-        self._came_at = None
         while client.loop(0.25) == 0 and not (self._done.is_set() or self._overrun):
             if reading and self._stop.is_set():
                 reading = False
@@ -145,6 +147,7 @@ class Link:
             self._overrun = self._arrived.qsize() > self._settings.queue_messages // 2
 
     def _on_connect(self, client: "Client", _data: Any, _flags: Any, code: Any, _more: Any) -> None:
+        self._answered = True
         if code.is_failure:
             _log.error("broker refused the connection", every=60, why=str(code))
             return
@@ -161,13 +164,13 @@ class Link:
         self._subscribed = True
         self._sent_at = time.monotonic()
         client.publish(HEALTH, self._id, qos=0)
-        _log.info("connected to the broker", host=self._settings.broker_host, client=self._id)
 
     def _on_disconnect(
         self, _client: "Client", _data: Any, _flags: Any, code: Any, _more: Any
     ) -> None:
         if not self._done.is_set():
-            _log.warning("connection to the broker ended", every=60, why=str(code))
+            why = why_ended(code, answered=self._answered)
+            _log.warning("connection to the broker ended", every=60, why=why)
 
     def _on_message(self, _client: "Client", _data: Any, message: "MQTTMessage") -> None:
         try:
@@ -176,6 +179,9 @@ class Link:
             return  # not one of ours: a device id is ASCII
         if topic == HEALTH:
             if message.payload == self._id.encode():
+                if self._came_at is None:
+                    host = self._settings.broker_host
+                    _log.info("connected to the broker", every=10, host=host, client=self._id)
                 self._came_at = time.monotonic()
             return
         item = Message.of(topic, bytes(message.payload), wall_us(), retained=message.retain)

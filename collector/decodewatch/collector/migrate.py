@@ -14,12 +14,14 @@ from sqlalchemy.engine import Connection
 from decodewatch.collector.database import reading
 from decodewatch.collector.errors import ServerError
 from decodewatch.shared import __version__, logs
+from decodewatch.shared.lifecycle import Stop
 
 _log = logs.get(__name__)
 
 _PACKAGE = "decodewatch.migrations:."
 # Held by whoever migrates; any number that nothing else in the database uses.
 _ADVISORY_LOCK = 0x6465636F6465  # "decode"
+_PG_LOCK_NOT_AVAILABLE = "55P03"
 
 
 def configuration(connection: Connection | None = None) -> Config:
@@ -31,26 +33,25 @@ def configuration(connection: Connection | None = None) -> Config:
     return config
 
 
-def upgrade(engine: Engine, seconds: float = 60.0) -> None:
+def upgrade(engine: Engine, stop: Stop | None = None, seconds: float = 60.0) -> bool:
     """Bring the schema up to this program, in one transaction; nothing where it already is.
 
     Of several programs that do this at once one does the work, and the others wait for at most
-    `seconds`. Raises ServerError where the schema is newer than this program, or the database
-    cannot be changed.
+    `seconds`. False where the stop came first. Raises ServerError where the schema is newer than
+    this program, or the database cannot be changed.
     """
+    stop = stop or Stop()
     deadline = time.monotonic() + seconds
-    while True:
+    while not stop.is_set():
         try:
             _upgrade(engine)
-        except exc.OperationalError as error:
-            if engine.dialect.name != "sqlite" or time.monotonic() > deadline:
-                raise _unchangeable(engine, error) from None
-            # Locked by another one that migrates, or writes.
-            time.sleep(0.2)
         except exc.DBAPIError as error:
-            raise _unchangeable(engine, error) from None
+            if not _in_use(error) or time.monotonic() > deadline:
+                raise _unchangeable(engine, error) from None
+            stop.wait(0.2)
         else:
-            return
+            return True
+    return False
 
 
 def require_current(engine: Engine) -> None:
@@ -72,12 +73,23 @@ def _upgrade(engine: Engine) -> None:
             return
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
+            # Short, so that a stop is seen in time.
+            connection.execute(text("SET LOCAL lock_timeout = '1s'"))
             key = {"key": _ADVISORY_LOCK}
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), key)
         before = _current(connection)
         if before != head:
             command.upgrade(configuration(connection), "head")
-            _log.info("schema upgraded", before=before or "empty", after=head)
+    if before != head:
+        _log.info("schema upgraded", before=before or "empty", after=head)
+
+
+def _in_use(error: exc.DBAPIError) -> bool:
+    """Whether another one that migrates, or writes, is in the way: then waiting helps."""
+    code = getattr(error.orig, "sqlstate", None)  # PostgreSQL's
+    if code is not None:
+        return bool(code == _PG_LOCK_NOT_AVAILABLE)
+    return any(word in str(error.orig) for word in ("locked", "busy"))
 
 
 def _current(connection: Connection) -> str | None:

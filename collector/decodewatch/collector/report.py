@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection
 
 from decodewatch.collector import database, migrate
-from decodewatch.collector.settings import CollectorSettings
+from decodewatch.collector.settings import DATABASE_ONLY, CollectorSettings
 from decodewatch.shared import logs, settings, tables
 from decodewatch.shared.cli import EXIT_FAILURE
 from decodewatch.shared.records import ENDINGS
@@ -27,10 +28,15 @@ _LEDGER = (
 
 @dataclass(slots=True)
 class Floors:
-    """The floors of one runtime's turns in their order, RssAnon + VmSwap in bytes."""
+    """The floors of one runtime's turns in their order, RssAnon + VmSwap in bytes.
+
+    `name` and `pid` are None where the runtime's own record has not come.
+    """
 
     device: str
     runtime: str
+    name: str | None
+    pid: int | None
     turns: int
     first: int
     last: int
@@ -40,9 +46,11 @@ class Floors:
 
 @dataclass(slots=True)
 class Turned:
-    """One turn as the report lists it; None is not known."""
+    """One turn as the report lists it; None is not known. `at` is when it began, as in `tables`."""
 
+    at: int
     device: str
+    name: str | None
     turn: str
     ending: str
     ttft_us: int | None
@@ -63,7 +71,7 @@ class Report:
     itl: Sketch = field(default_factory=Sketch)
     tpot: Sketch = field(default_factory=Sketch)
     floors: list[Floors] = field(default_factory=list)
-    newest: list[Turned] = field(default_factory=list)
+    last: list[Turned] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: int = 0
 
@@ -97,7 +105,7 @@ def collect(connection: Connection) -> Report:
         for _octave, sketch in itl:
             made.itl.merge(Sketch.from_json(sketch))
     made.floors = list(_floors(connection))
-    made.newest = list(_newest(connection))
+    made.last = list(_last(connection))
     stream = tables.stream
     order = select(stream).order_by(stream.c.device, stream.c.first_received_at)
     made.ledger = [
@@ -120,16 +128,19 @@ def _sessions() -> Select[Any]:
 
 
 def _floors(connection: Connection) -> Iterator[Floors]:
-    table = tables.floor
-    order = select(table.c.device, table.c.runtime, table.c.bytes).order_by(
-        table.c.device, table.c.runtime, table.c.at
-    )
+    floor, runtime = tables.floor, tables.runtime
+    columns = (floor.c.device, floor.c.runtime, runtime.c.name, runtime.c.pid, floor.c.bytes)
+    same = (floor.c.device == runtime.c.device) & (floor.c.runtime == runtime.c.runtime)
+    query = select(*columns).select_from(floor.outerjoin(runtime, same))
+    order = query.order_by(floor.c.device, floor.c.runtime, floor.c.at)
     current: Floors | None = None
-    for device, runtime, size in connection.execute(order, execution_options={"yield_per": 500}):
-        if current is None or (current.device, current.runtime) != (device, runtime):
+    for device, id, name, pid, size in connection.execute(
+        order, execution_options={"yield_per": 500}
+    ):
+        if current is None or (current.device, current.runtime) != (device, id):
             if current is not None:
                 yield current
-            current = Floors(device, runtime, 0, size, size, size, size)
+            current = Floors(device, id, name, pid, 0, size, size, size, size)
         current.turns += 1
         current.last = size
         current.lowest, current.highest = min(current.lowest, size), max(current.highest, size)
@@ -137,14 +148,16 @@ def _floors(connection: Connection) -> Iterator[Floors]:
         yield current
 
 
-def _newest(connection: Connection) -> Iterator[Turned]:
-    turn, floor = tables.turn, tables.floor
+def _last(connection: Connection) -> Iterator[Turned]:
+    turn, floor, runtime = tables.turn, tables.floor, tables.runtime
     columns = (
-        turn.c.device, turn.c.turn, turn.c.ending, turn.c.ttft_us, turn.c.tpot_us,
-        turn.c.output_tokens, floor.c.bytes,
+        turn.c.at, turn.c.device, runtime.c.name, turn.c.turn, turn.c.ending, turn.c.ttft_us,
+        turn.c.tpot_us, turn.c.output_tokens, floor.c.bytes,
     )  # fmt: skip
-    same = (turn.c.device == floor.c.device) & (turn.c.turn == floor.c.turn)
-    query = select(*columns).select_from(turn.outerjoin(floor, same))
+    its_floor = (turn.c.device == floor.c.device) & (turn.c.turn == floor.c.turn)
+    its_runtime = (turn.c.device == runtime.c.device) & (turn.c.runtime == runtime.c.runtime)
+    joined = turn.outerjoin(floor, its_floor).outerjoin(runtime, its_runtime)
+    query = select(*columns).select_from(joined)
     rows = connection.execute(query.order_by(turn.c.at.desc()).limit(TURNS_SHOWN)).all()
     for row in reversed(rows):
         yield Turned(*row)
@@ -178,7 +191,7 @@ def as_json(report: Report) -> str:
         percentiles = (sketch.percentile(q) for q in QUANTILES)
         plain[f"{name}_us"] = {"n": sketch.n} | {_name(item.q): item.us for item in percentiles}
     plain["floors"] = [dataclasses.asdict(item) for item in report.floors]
-    plain["newest_turns"] = [dataclasses.asdict(item) for item in report.newest]
+    plain["last_turns"] = [dataclasses.asdict(item) for item in report.last]
     return json.dumps(plain)
 
 
@@ -209,22 +222,31 @@ def as_text(report: Report) -> Iterator[str]:
     if report.floors:
         yield ""
         yield "RssAnon + VmSwap after a turn, MiB"
-        yield f"{'device':24}{'turns':>7}{'first':>10}{'last':>10}{'lowest':>10}{'highest':>10}"
+        yield (
+            f"{'device':17}{'runtime':17}{'pid':>8}{'turns':>7}"
+            f"{'first':>10}{'last':>10}{'lowest':>10}{'highest':>10}"
+        )
         for item in report.floors:
             sizes = (item.first, item.last, item.lowest, item.highest)
             cells = [f"{size / (1 << 20):.1f}" for size in sizes]
-            yield f"{item.device:24}{item.turns:>7}" + "".join(f"{cell:>10}" for cell in cells)
-    if report.newest:
+            pid = "-" if item.pid is None else item.pid
+            yield (
+                f"{item.device[:16]:17}{(item.name or item.runtime)[:16]:17}{pid:>8}"
+                f"{item.turns:>7}" + "".join(f"{cell:>10}" for cell in cells)
+            )
+    if report.last:
         yield ""
-        names = ("TTFT ms", "TPOT ms", "MiB")
-        yield f"{'newest turns':34}{'ending':>10}{'tokens':>8}" + "".join(
-            f"{it:>9}" for it in names
+        yield f"last {_count(len(report.last), 'turn')}, the newest one at the end; times are UTC"
+        yield (
+            f"{'began':16}{'device':17}{'runtime':17}{'turn':10}{'ending':>9}{'tokens':>8}"
+            f"{'TTFT ms':>9}{'TPOT ms':>9}{'MiB':>9}"
         )
-        for turned in report.newest:
+        for turned in report.last:
             yield _line(turned)
     yield ""
+    yield "delivery, in batches"
     yield (
-        f"{'delivery, in batches':45}{'sent':>7}{'stored':>8}{'duplicate':>10}{'late':>6}"
+        f"{'device':23}{'stream':22}{'sent':>7}{'stored':>8}{'duplicate':>10}{'late':>6}"
         f"{'missing':>8}{'evicted':>8}"
     )
     for row in report.ledger:
@@ -248,8 +270,11 @@ def _line(item: Turned) -> str:
     ttft = "-" if item.ttft_us is None else f"{item.ttft_us / 1000:.1f}"
     tpot = "-" if item.tpot_us is None else f"{item.tpot_us / 1000:.1f}"
     floor = "-" if item.floor_bytes is None else f"{item.floor_bytes / (1 << 20):.1f}"
+    began = time.strftime("%m-%d %H:%M:%S", time.gmtime(item.at / 1_000_000))
+    # The end of the id: its beginning is the time.
     return (
-        f"{item.turn[:33]:34}{item.ending:>10}{item.output_tokens:>8}{ttft:>9}{tpot:>9}{floor:>9}"
+        f"{began:16}{item.device[:16]:17}{(item.name or '-')[:16]:17}{item.turn[-8:]:10}"
+        f"{item.ending:>9}{item.output_tokens:>8}{ttft:>9}{tpot:>9}{floor:>9}"
     )
 
 
@@ -284,5 +309,5 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expect-turns", type=int, metavar="N", help="with --strict: how many turns must be there"
     )
-    settings.add_flags(parser, CollectorSettings)
+    settings.add_flags(parser, CollectorSettings, DATABASE_ONLY)
     parser.set_defaults(run=run)

@@ -5,8 +5,10 @@ answers nobody.
 """
 
 import os
-import threading
+import queue
 from typing import TYPE_CHECKING, Any
+
+from decodewatch.shared.broker import why_ended
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
@@ -24,37 +26,43 @@ def check(client: "Client", host: str, port: int, role: str, seconds: float) -> 
     """
     topic = f"{ROOT}/{role}"
     token = os.urandom(8)
-    state = ["no answer to the connection"]
-    came = threading.Event()
+    outcome: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    missing = "an answer to the connection"
+    answered = False
 
     def on_connect(client: "Client", _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
+        nonlocal missing, answered
+        answered = True
         if code.is_failure:
-            state[0] = f"refused: {code}"
+            outcome.put(f"refused: {code}")
         else:
-            state[0] = "no answer to the subscription"
+            missing = "an answer to the subscription"
             client.subscribe(topic, 0)
 
+    def on_disconnect(_client: "Client", _data: Any, _flags: Any, code: Any, _more: Any) -> None:
+        outcome.put(why_ended(code, answered=answered))
+
     def on_subscribe(client: "Client", *_rest: Any) -> None:
-        state[0] = "a message to itself did not come back"
+        nonlocal missing
+        missing = "a message to itself"
         client.publish(topic, token, 0)
 
     def on_message(_client: "Client", _data: Any, message: "MQTTMessage") -> None:
         if message.payload == token:
-            came.set()
+            outcome.put(None)
 
     client.connect_timeout = seconds
-    client.on_connect, client.on_subscribe, client.on_message = on_connect, on_subscribe, on_message
+    client.on_connect, client.on_disconnect = on_connect, on_disconnect
+    client.on_subscribe, client.on_message = on_subscribe, on_message
     try:
         client.connect(host, port)
     except (OSError, ValueError) as error:
         return f"cannot connect: {error}"
-    return _await(client, came, state, seconds)
-
-
-def _await(client: "Client", came: threading.Event, state: list[str], seconds: float) -> str | None:
     client.loop_start()
     try:
-        return None if came.wait(seconds) else f"{state[0]} within {seconds:g} s"
+        return outcome.get(timeout=seconds)
+    except queue.Empty:
+        return f"{missing} did not come within {seconds:g} s"
     finally:
         client.disconnect()
         client.loop_stop()

@@ -9,6 +9,9 @@ from decodewatch.shared.settings import setting
 
 _MEBIBYTE = 1 << 20
 
+DATABASE_ONLY = ("database", "state_folder", "log_level", "log_format")
+"""The settings that a command needs which talks to no broker."""
+
 
 @dataclass(frozen=True)
 class CollectorSettings(BrokerSettings, DatabaseSettings):

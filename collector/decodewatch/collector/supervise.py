@@ -2,6 +2,9 @@
 
 A program that ends is started again, later each time; one that ends again and again, or that says
 that its settings are wrong, ends all of them. If the supervisor is killed its children end too.
+
+Each child has a session of its own: Ctrl-C in a terminal goes to the whole foreground group, and
+would stop all at the same moment, an application before the agent has taken its last turn.
 """
 
 import os
@@ -28,7 +31,6 @@ STEADY_S = 60.0
 MOST_RESTARTS = 10
 """In a row; about three minutes. Then it will not get well by itself."""
 STOP_S = 3.5
-HEAD_START_S = 0.6
 _LINE = 8192  # bytes of a child's line of log passed on in one piece
 
 
@@ -70,6 +72,7 @@ class _Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
+            start_new_session=True,
         )
         assert process.stdout is not None
         threading.Thread(target=_pass_on, args=(self._prefix, process.stdout), daemon=True).start()
@@ -199,9 +202,9 @@ def _stop(children: Sequence[_Running]) -> None:
     alive = [item for item in children if item.process.poll() is None]
     for running in alive:
         running.process.send_signal(signal.SIGTERM)
-        # A moment before the next: what this one depends on should not go before it.
+        # What this one depends on should not go before it, but it may not use up all the time.
         try:
-            running.process.wait(HEAD_START_S)
+            running.process.wait(max(0.0, deadline - time.monotonic()) / 2)
         except subprocess.TimeoutExpired:
             continue
     for running in alive:

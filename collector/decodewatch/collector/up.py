@@ -1,10 +1,11 @@
 """`decodewatch up`: a small fleet's server in one command, broker, collector on SQLite, dashboard.
 
-One process group and one folder of state. It listens on the loopback unless it is given another
+One supervisor and one folder of state. It listens on the loopback unless it is given another
 address and the credentials that devices must show.
 """
 
 import argparse
+import fcntl
 import getpass
 import os
 import secrets
@@ -25,9 +26,11 @@ from decodewatch.collector.addresses import (
     read_users,
     resolve,
 )
+from decodewatch.collector.errors import ServerError
 from decodewatch.collector.supervise import Child, Supervisor
 from decodewatch.shared import lifecycle, logs, settings, wire
 from decodewatch.shared.broker import BrokerSettings, make_client
+from decodewatch.shared.cli import require
 from decodewatch.shared.database import default_database, state_folder
 from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.settings import setting
@@ -82,12 +85,14 @@ def server(chosen: UpSettings) -> list[Child]:
     """The programs, in the order in which they start.
 
     Makes the state folder, and in it the files that the broker and the collector need. Raises
-    SettingsError, and ServerError where a port is taken.
+    SettingsError, also where a package is not installed, and ServerError where a port is taken.
     """
+    require("dashboard", *(("broker",) if chosen.broker == "embedded" else ()))
     users = read_users(chosen.users_file) if chosen.users_file is not None else {}
     check_listen(chosen.listen_host, authenticated=bool(users))
     _check_ports(chosen)
     folder = _make(state_folder(chosen.state_folder))
+    _take(folder)
     login = BrokerSettings(
         broker_host=connectable(chosen.listen_host), broker_port=chosen.broker_port
     )
@@ -141,6 +146,19 @@ def _make(folder: Path) -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise SettingsError(f"state_folder: {folder} cannot be written by this user")
     return folder.absolute()
+
+
+def _take(folder: Path) -> None:
+    """Keep other servers out of a state folder until this process ends. Raises ServerError."""
+    try:
+        # Never closed: that would end it. Children do not inherit it.
+        held = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ServerError(
+            f"state_folder: {folder} is in use by another `decodewatch up`: {error.strerror}; "
+            "accepted is a folder of its own"
+        ) from None
 
 
 def _private(file: Path, content: str) -> Path:

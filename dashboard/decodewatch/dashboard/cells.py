@@ -18,7 +18,6 @@ HOW_TO_READ = (
     "too few values for them: p90 needs 100, p95 200, p99 1,000. RssAnon + VmSwap is that of the "
     "last turn's runtime at its end; mapped weights are not in it. Delivery counts batches."
 )
-_WIDTHS = (160, 262, 128, 215, 115, 290)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +31,25 @@ class Cell:
 
 def ttft(found: Decoding) -> Cell:
     """TTFT over the turns of the period: the median, and p95."""
-    return _percentiles("TTFT", found.ttft, (0.95,), "turn")
+    return _percentiles("TTFT", found.ttft, (0.95,), "turn", found.runtimes)
 
 
 def itl(found: Decoding) -> Cell:
     """ITL over the tokens of the turns of the period: the median, p90 and p99."""
-    return _percentiles("ITL", found.all_itl, (0.9, 0.99), "token")
+    return _percentiles("ITL", found.all_itl, (0.9, 0.99), "token", found.runtimes)
 
 
-def _percentiles(title: str, sketch: Sketch, others: tuple[float, ...], thing: str) -> Cell:
+def _percentiles(
+    title: str, sketch: Sketch, others: tuple[float, ...], thing: str, runtimes: int
+) -> Cell:
     median = sketch.quantile(0.5)
     if median is None:
         return Cell(title, "\N{EN DASH}", f"no {thing} in the period")
     figures = [words.percentile(sketch.percentile(q)) for q in others]
-    detail = " · ".join([*figures, words.counted(sketch.n, thing)])
+    values = words.counted(sketch.n, thing)
+    if runtimes > 1:
+        values += f" over {words.counted(runtimes, 'runtime')}"
+    detail = " · ".join([*figures, values])
     return Cell(title, f"{words.duration(median)} :small[p50]", detail)
 
 
@@ -65,9 +69,9 @@ def runtime_memory(device: Device, runtime: Runtime | None) -> Cell:
         return Cell(title, "\N{EN DASH}", "no turn yet")
     who = "its runtime is unknown"
     if runtime is not None:
-        who = words.inert(runtime.name, 24)
+        who = words.inert(runtime.name)
         if runtime.model is not None:
-            who += f" · {words.inert(runtime.model.name, 24)}"
+            who += f" · {words.inert(runtime.model.name, 64)}"
     if device.runtime_memory_bytes is None:
         return Cell(title, words.UNKNOWN, f"not read at the last turn's end · {who}")
     return Cell(title, words.size(device.runtime_memory_bytes), who)
@@ -79,7 +83,7 @@ def hottest(device: Device) -> Cell:
         return Cell("hottest sensor", words.UNKNOWN, "no sample yet")
     if device.hottest_celsius is None:
         return Cell("hottest sensor", words.UNKNOWN, "no sensor on this machine")
-    label = words.inert(device.hottest_label or words.UNKNOWN, 24)
+    label = words.inert(device.hottest_label or words.UNKNOWN)
     return Cell("hottest sensor", words.temperature(device.hottest_celsius), label)
 
 
@@ -119,11 +123,10 @@ def of(
     ]
 
 
-def row(cells: list[Cell]) -> None:
-    """Draw cells side by side, in as many lines as the screen is narrow."""
-    with st.container(horizontal=True, gap="small"):
-        for width, cell in zip(_WIDTHS, cells, strict=True):
+def row(cells: list[Cell], device: str) -> None:
+    """Draw cells side by side, in as many lines as the screen is narrow: `style.css` says how."""
+    with st.container(horizontal=True, gap="small", key=f"figures-{device}"):
+        for cell in cells:
             st.markdown(
-                f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]",
-                width=width,
+                f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]"
             )

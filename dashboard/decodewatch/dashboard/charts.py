@@ -3,14 +3,14 @@
 A chart is an Altair chart over named data, described once for each shape of it, and the frames
 that go with the names. So a refresh costs no new description (Altair takes 50 to 100 ms for one),
 and the browser moves the points of a chart that stays, instead of drawing a new one. The ends of
-the time axis are data for the same reason.
+the axes are data for the same reason: points that nobody sees.
 
 No chart can be zoomed or dragged, because a browser's tab grows with every redraw of one that can;
 tooltips tell the numbers. The colours are told apart by people with any colour vision, and stand
 out from light and from dark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,22 +18,30 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from decodewatch.dashboard.series import EARLY_FLOOR, END, FLOOR, PERCENTILES, Axis
+from decodewatch.dashboard import series
+from decodewatch.dashboard.series import EARLY_FLOOR, END, FLOOR, OTHERS, PERCENTILES, Axis
 
 BLUE, PINK, VERMILLION = "#3587c6", "#cc79a7", "#d55e00"
 GREY, GREEN, AMBER, SKY = "#808080", "#009e73", "#c98a00", "#4aa3d9"
 _SERIES = (BLUE, VERMILLION, GREEN, PINK, AMBER, SKY)
 
 TPOT = "TPOT of a turn"
-_LATENCIES = (*PERCENTILES, TPOT)
-_LATENCY_COLOURS = (BLUE, PINK, VERMILLION, GREY)
-_LATENCY_DASHES = ([1, 0], [6, 2], [3, 2], [1, 3])
+_COLOURS = dict(zip(PERCENTILES, (BLUE, PINK, VERMILLION), strict=True))
+_DASHES = dict(zip(PERCENTILES, ([1, 0], [6, 2], [3, 2]), strict=True))
 _COMPLETE, _OTHERWISE = "complete", "ended otherwise"
 
-HEIGHT = 180
+HEIGHT = 110
+"""Pixels of a chart between its axes: legends and titles come on top."""
 # All charts of the time axis leave the same room at both sides, so that moments line up. A mark
 # that reaches over the edge would make its chart narrower, which is why all are clipped.
 _LEFT = 46
+_ROOM = 6
+"""Pixels between the outermost points and the edge, which would cut them."""
+_LABEL = 240
+"""Pixels of a legend's entry at most."""
+_LETTER, _SYMBOL = 6.6, 30
+# Two legends of one chart stand one above the other.
+_LEGENDS = "{top: {direction: 'vertical', anchor: 'start', margin: 2}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,15 @@ def _shape(along: Axis) -> str:
     return "%H:%M:%S" if minutes < 10 else "%H:%M" if minutes <= 36 * 60 else "%a %H:%M"
 
 
-def _ends(along: Axis) -> pd.DataFrame:
-    return pd.DataFrame({"at": list(along.domain_ms)})
+def _ends(along: Axis, levels: tuple[float, float] = (0.0, 0.0)) -> pd.DataFrame:
+    """What the axes reach at least: in time both ends, and levels."""
+    return pd.DataFrame({"at": list(along.domain_ms), "level": list(levels)})
 
 
 def _time(shape: str) -> alt.X:
     return alt.X(
         "at:T",
-        scale=alt.Scale(nice=False),
+        scale=alt.Scale(nice=False, padding=_ROOM),
         axis=alt.Axis(title=None, format=shape, tickCount=10, labelOverlap=True, grid=True),
     )
 
@@ -74,60 +83,81 @@ def _time(shape: str) -> alt.X:
 def _level(field: str, unit: str, *, zero: bool) -> alt.Y:
     return alt.Y(
         field,
-        # Without zero a point may lie on the edge, where half of it would be cut.
-        scale=alt.Scale(zero=zero, nice=True, padding=0 if zero else 6),
+        # Round ends would go below zero, which the room for points does already.
+        scale=alt.Scale(zero=zero, nice=not zero, padding=_ROOM),
         axis=alt.Axis(title=unit, minExtent=_LEFT, maxExtent=_LEFT, tickCount=4),
     )
 
 
-def _legend(**more: Any) -> alt.Legend:
-    """A legend in one line above the chart."""
-    return alt.Legend(orient="top", title=None, labelLimit=240, offset=4, **more)
+def _legend(labels: Iterable[str], **more: Any) -> alt.Legend:
+    """A legend above the chart, in as many lines as the chart is narrow."""
+    widest = min(max(map(len, labels), default=0) * _LETTER, _LABEL) + _SYMBOL
+    return alt.Legend(
+        orient="top",
+        title=None,
+        labelLimit=_LABEL,
+        offset=4,
+        columns=alt.ExprRef(f"max(1, floor(width / {widest:.0f}))"),
+        **more,
+    )
 
 
-def _line_legend() -> alt.Legend:
-    return _legend(symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=240)
+def _line_legend(labels: Iterable[str]) -> alt.Legend:
+    return _legend(labels, symbolType="stroke", symbolStrokeWidth=2.5, symbolSize=240)
 
 
 def _moment() -> alt.Tooltip:
     return alt.Tooltip("at:T", title="time", format="%-d %b %H:%M:%S")
 
 
-def _over(shape: str, title: str, *layers: alt.Chart, height: int = HEIGHT) -> dict[str, Any]:
-    """Layers over the time axis; two points that nobody sees stretch it to its ends."""
-    stretched = _from("ends").mark_point(opacity=0, tooltip=None, clip=True).encode(x=_time(shape))
-    return _framed([stretched, *layers], title, height)
+def _over(
+    shape: str, title: str, unit: str, *layers: alt.Chart, zero: bool = True, height: int = HEIGHT
+) -> dict[str, Any]:
+    """Layers over the time axis, which reach its ends."""
+    level = _level("level:Q", unit, zero=zero)
+    return _framed([_unseen().encode(x=_time(shape), y=level), *layers], title, height)
+
+
+def _unseen() -> alt.Chart:
+    points: alt.Chart = _from("ends").mark_point(opacity=0, tooltip=None, aria=False, clip=True)
+    return points
 
 
 def _framed(layers: Sequence[alt.Chart], title: str, height: int) -> dict[str, Any]:
-    chart = alt.LayerChart(layer=list(layers)).properties(
-        title=alt.TitleParams(title, anchor="start", frame="group", fontSize=14, offset=4),
-        height=height,
-        padding={"left": 0, "right": 14, "top": 8, "bottom": 0},
+    chart = (
+        alt.LayerChart(layer=list(layers))
+        .properties(
+            title=alt.TitleParams(title, anchor="start", frame="group", fontSize=14, offset=4),
+            height=height,
+            padding={"left": 0, "right": 14, "top": 8, "bottom": 0},
+            # Not the height: lines of legend add to a chart, and take nothing from its points.
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        )
+        .configure_legend(layout=alt.ExprRef(_LEGENDS))
     )
     described: dict[str, Any] = chart.to_dict()
     return described
 
 
 def _latencies(shown: tuple[str, ...]) -> dict[str, Any]:
-    """How percentiles, and TPOT among them, are told apart: by colour and by dashes."""
-    legend = _line_legend()
+    """How percentiles are told apart: by colour and by dashes."""
+    legend = _line_legend(shown)
     return {
         "color": alt.Color(
             "percentile:N",
-            scale=alt.Scale(domain=list(shown), range=list(_LATENCY_COLOURS[: len(shown)])),
+            scale=alt.Scale(domain=list(shown), range=[_COLOURS[one] for one in shown]),
             legend=legend,
         ),
         "strokeDash": alt.StrokeDash(
             "percentile:N",
-            scale=alt.Scale(domain=list(shown), range=list(_LATENCY_DASHES[: len(shown)])),
+            scale=alt.Scale(domain=list(shown), range=[_DASHES[one] for one in shown]),
             legend=legend,
         ),
     }
 
 
 def _percentile_lines(
-    across: alt.X, where: alt.Tooltip, coded: dict[str, Any], size: int
+    across: alt.X, where: alt.Tooltip, shown: tuple[str, ...], size: int
 ) -> list[alt.Chart]:
     """Percentiles as lines with a point each, and what is withheld as something to hover over."""
     tooltip = [
@@ -144,7 +174,7 @@ def _percentile_lines(
             point=alt.OverlayMarkDef(size=size, strokeWidth=0, clip=True),
             clip=True,
         )
-        .encode(x=across, y=_level("ms:Q", "ms", zero=True), tooltip=tooltip, **coded)
+        .encode(x=across, y=_level("ms:Q", "ms", zero=True), tooltip=tooltip, **_latencies(shown))
     )
     withheld = (
         _from("withheld")
@@ -154,32 +184,45 @@ def _percentile_lines(
     return [withheld, lines]
 
 
-def _withheld(itl: pd.DataFrame) -> pd.DataFrame:
-    return itl[itl["ms"].isna() & (itl["n"] > 0)]
+def _drawn(itl: pd.DataFrame) -> tuple[str, ...]:
+    """The percentiles with a point, which a legend may promise."""
+    known = set(itl.loc[itl["ms"].notna(), "percentile"])
+    return tuple(name for name in PERCENTILES if name in known)
+
+
+def _itl_data(itl: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {
+        "itl": itl[itl["percentile"].isin(_drawn(itl))],
+        "withheld": itl[itl["ms"].isna() & (itl["n"] > 0)],
+    }
 
 
 @lru_cache
-def _itl_over_time(shape: str) -> dict[str, Any]:
-    coded = _latencies(_LATENCIES)
+def _itl_over_time(shape: str, shown: tuple[str, ...], with_turns: bool) -> dict[str, Any]:
+    legend = _legend([TPOT], symbolFillColor=AMBER, symbolStrokeWidth=0, symbolSize=60)
     tpot = (
         _from("turns")
-        .mark_circle(size=26, opacity=0.55, clip=True)
+        .mark_point(size=30, filled=True, color=AMBER, opacity=0.9, clip=True)
         .encode(
             x=_time(shape),
             y=_level("tpot_ms:Q", "ms", zero=True),
-            color=coded["color"],
+            shape=alt.Shape(
+                "what:N",
+                scale=alt.Scale(domain=[TPOT], range=["circle"]),
+                legend=legend if with_turns else None,
+            ),
             tooltip=_turn_tooltips(),
         )
     )
-    lines = _percentile_lines(_time(shape), _moment(), coded, size=12)
-    return _over(shape, "ITL, and TPOT of each turn", tpot, *lines, height=240)
+    lines = _percentile_lines(_time(shape), _moment(), shown, size=12)
+    return _over(shape, "ITL, and TPOT of each turn", "ms", *lines, tpot, height=170)
 
 
 def itl_over_time(itl: pd.DataFrame, turns: pd.DataFrame, along: Axis) -> Drawing:
     """Percentiles of ITL as lines and TPOT of each turn as points, both in ms."""
-    known = turns[turns["tpot_ms"].notna()].assign(percentile=TPOT)
-    data = {"ends": _ends(along), "itl": itl, "withheld": _withheld(itl), "turns": known}
-    return Drawing(_itl_over_time(_shape(along)), data)
+    known = turns[turns["tpot_ms"].notna()].assign(what=TPOT)
+    spec = _itl_over_time(_shape(along), _drawn(itl), not known.empty)
+    return Drawing(spec, {"ends": _ends(along), "turns": known, **_itl_data(itl)})
 
 
 def _turn_tooltips() -> list[alt.Tooltip]:
@@ -205,17 +248,17 @@ def _ttft_of_turns(shape: str) -> dict[str, Any]:
             color=alt.Color(
                 "ended:N",
                 scale=alt.Scale(domain=domain, range=[BLUE, VERMILLION]),
-                legend=_legend(),
+                legend=_legend(domain),
             ),
             shape=alt.Shape(
                 "ended:N",
                 scale=alt.Scale(domain=domain, range=["circle", "triangle-up"]),
-                legend=_legend(),
+                legend=_legend(domain),
             ),
             tooltip=_turn_tooltips(),
         )
     )
-    return _over(shape, "TTFT of each turn", points)
+    return _over(shape, "TTFT of each turn", "ms", points)
 
 
 def ttft_of_turns(turns: pd.DataFrame, along: Axis) -> Drawing:
@@ -227,19 +270,27 @@ def ttft_of_turns(turns: pd.DataFrame, along: Axis) -> Drawing:
 
 
 @lru_cache
-def _memory_of_turns(shape: str) -> dict[str, Any]:
+def _memory_of_turns(shape: str, runtimes: tuple[str, ...]) -> dict[str, Any]:
     known = [FLOOR, EARLY_FLOOR, END]
+    colours = [
+        GREY if name == OTHERS else colour
+        for name, colour in zip(runtimes, (*_SERIES, GREY), strict=False)
+    ]
     points = (
         _from("memory")
         .mark_point(size=36, strokeWidth=1.6, opacity=0.9, clip=True)
         .encode(
             x=_time(shape),
             y=_level("mib:Q", "MiB", zero=False),
-            color=alt.Color("runtime:N", scale=alt.Scale(range=list(_SERIES)), legend=_legend()),
+            color=alt.Color(
+                "series:N",
+                scale=alt.Scale(domain=list(runtimes), range=colours),
+                legend=_legend(runtimes),
+            ),
             shape=alt.Shape(
                 "known_as:N",
                 scale=alt.Scale(domain=known, range=["circle", "triangle-up", "cross"]),
-                legend=_legend(symbolStrokeColor=GREY),
+                legend=_legend(known, symbolStrokeColor=GREY),
             ),
             tooltip=[
                 _moment(),
@@ -249,12 +300,15 @@ def _memory_of_turns(shape: str) -> dict[str, Any]:
             ],
         )
     )
-    return _over(shape, "RssAnon + VmSwap after each turn", points)
+    return _over(shape, "RssAnon + VmSwap after each turn", "MiB", points, zero=False)
 
 
 def memory_of_turns(memory: pd.DataFrame, along: Axis) -> Drawing:
     """RssAnon + VmSwap after each turn in MiB; colour is the runtime, shape how it is known."""
-    return Drawing(_memory_of_turns(_shape(along)), {"ends": _ends(along), "memory": memory})
+    apart = dict.fromkeys(memory["series"])
+    runtimes = tuple(sorted(apart, key=lambda name: name == OTHERS))
+    ends = _ends(along, series.memory_ends(memory))
+    return Drawing(_memory_of_turns(_shape(along), runtimes), {"ends": ends, "memory": memory})
 
 
 @lru_cache
@@ -267,7 +321,7 @@ def _gauges(
         color=alt.Color(
             "label:N",
             scale=alt.Scale(domain=list(labels), range=list(_SERIES)),
-            legend=_line_legend(),
+            legend=_line_legend(labels),
         ),
     )
     lines = base.mark_line(strokeWidth=1.6, invalid="break-paths-show-path-domains", clip=True)
@@ -280,13 +334,14 @@ def _gauges(
             alt.Tooltip("high:Q", title=f"highest, {unit}", format=form),
         ]
     )
-    return _over(shape, title, lines, hover)
+    return _over(shape, title, unit, lines, hover, zero=zero)
 
 
 def temperatures(levels: pd.DataFrame, along: Axis) -> Drawing:
     """Temperatures in degrees Celsius, a line a sensor; the tooltip has the extremes of a point."""
     spec = _gauges(_shape(along), _labels(levels), "Temperature", "°C", ".1f", False)
-    return Drawing(spec, {"ends": _ends(along), "levels": levels})
+    ends = _ends(along, series.temperature_ends(levels))
+    return Drawing(spec, {"ends": ends, "levels": levels})
 
 
 def clocks(levels: pd.DataFrame, along: Axis) -> Drawing:
@@ -300,17 +355,18 @@ def _labels(levels: pd.DataFrame) -> tuple[str, ...]:
 
 
 @lru_cache
-def _itl_by_depth(depths: tuple[str, ...]) -> dict[str, Any]:
+def _itl_by_depth(depths: tuple[str, ...], shown: tuple[str, ...]) -> dict[str, Any]:
     across = alt.X(
         "depth:N",
         sort=list(depths),
         axis=alt.Axis(title="depth, tokens of context", labelAngle=0, labelOverlap=True),
     )
-    lines = _percentile_lines(across, alt.Tooltip("depth:N"), _latencies(PERCENTILES), size=36)
-    return _framed(lines, "ITL against depth", 250)
+    lines = _percentile_lines(across, alt.Tooltip("depth:N"), shown, size=36)
+    zero = _unseen().encode(y=_level("level:Q", "ms", zero=True))
+    return _framed([zero, *lines], "ITL against depth", 170)
 
 
 def itl_by_depth(itl: pd.DataFrame) -> Drawing:
     """Percentiles of ITL in ms against the depth octave."""
-    spec = _itl_by_depth(tuple(dict.fromkeys(itl["depth"])))
-    return Drawing(spec, {"itl": itl, "withheld": _withheld(itl)})
+    spec = _itl_by_depth(tuple(dict.fromkeys(itl["depth"])), _drawn(itl))
+    return Drawing(spec, {"ends": pd.DataFrame({"level": [0.0]}), **_itl_data(itl)})

@@ -1,4 +1,4 @@
-"""`decodewatch dashboard`: the command."""
+"""The command `decodewatch dashboard`."""
 
 import argparse
 
@@ -17,6 +17,11 @@ def run(arguments: argparse.Namespace) -> int:
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of `decodewatch dashboard`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    one = commands.add_parser("run", help="serve the pages", description=__doc__)
+    one = commands.add_parser(
+        "run",
+        help="serve the pages",
+        description="Serve the dashboard's pages to browsers of this machine, until SIGTERM or "
+        "Ctrl-C. They show what the collector wrote into the database, and change nothing in it.",
+    )
     settings.add_flags(one, DashboardSettings)
     one.set_defaults(run=run)

@@ -54,9 +54,11 @@ def sentence(text: str) -> str:
 
 
 def duration(us: float | None) -> str:
-    """A duration: 850 µs, 14.2 ms, 1.24 s, 12 min."""
+    """A duration: 850 µs, 14.2 ms, 1.24 s, 12 min; one into the past has a minus."""
     if us is None:
         return UNKNOWN
+    if us < 0:
+        return f"\N{MINUS SIGN}{duration(-us)}"
     if us < 999.5:
         return f"{us:.0f} µs"
     if us < 999_500:

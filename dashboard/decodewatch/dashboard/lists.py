@@ -4,8 +4,9 @@ Pure. Streamlit draws `st.dataframe` on a canvas, where no text is markup; `fact
 `st.table`, which reads Markdown, and are escaped. Unknown is None in a frame, drawn as "unknown".
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +15,8 @@ from decodewatch.dashboard.queries import Event, Runtime, Stream, Turn
 from decodewatch.shared.model import ModelSpec
 
 _MOST_SETTINGS = 12
+# What records allow: a cell is cut where it is drawn, and shows all of it when it is opened.
+_LONGEST_VALUE, _LONGEST_ERROR = 256, 128
 
 
 def _milli(us: float | None) -> float | None:
@@ -49,7 +52,9 @@ def turns(rows: Sequence[Turn], called: Mapping[str, str], where: tzinfo) -> pd.
         "floor": [_mib(row.floor_bytes) for row in rows],
         "end": [_mib(row.memory_end_bytes) for row in rows],
         "peak": [_mib(row.memory_peak_bytes) for row in rows],
-        "error": ["" if row.error is None else words.plain(row.error, 64) for row in rows],
+        "error": [
+            "" if row.error is None else words.plain(row.error, _LONGEST_ERROR) for row in rows
+        ],
         "runtime": [called.get(row.runtime, row.runtime[:8]) for row in rows],
     }
     if len(called) < 2:
@@ -66,15 +71,41 @@ def events(rows: Sequence[Event], called: Mapping[str, str], where: tzinfo) -> p
         {
             "at": [words.moment(row.at, where) for row in rows],
             "event": [words.plain(row.event) for row in rows],
-            "what": [
-                words.plain(", ".join(f"{k} {v}" for k, v in row.data.items()), 160) for row in rows
-            ],
+            "what": [_told(row.data) for row in rows],
             "runtime": [
                 None if row.runtime is None else called.get(row.runtime, row.runtime[:8])
                 for row in rows
             ],
         }
     )
+
+
+def _told(data: Mapping[str, Any]) -> str:
+    """What an event tells, without what it does not know."""
+    known = [(name, value) for name, value in data.items() if value not in (None, "")]
+    return " · ".join(_fact(words.plain(name), value) for name, value in known)
+
+
+def _fact(name: str, value: Any) -> str:
+    """A name with underscores and units in it, and its value, as a person would write them."""
+    stem, _, unit = name.rpartition("_")
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif not isinstance(value, int | float):
+        text = words.plain(str(value), _LONGEST_VALUE)
+    elif stem and unit in _UNITS:
+        name, text = stem, _UNITS[unit](value)
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{name.replace('_', ' ')}: {text}"
+
+
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "us": words.duration,
+    "bytes": words.size,
+    "hertz": words.frequency,
+    "celsius": words.temperature,
+}
 
 
 def streams(rows: Sequence[Stream], where: tzinfo) -> pd.DataFrame:
@@ -116,7 +147,7 @@ def facts(runtime: Runtime) -> list[tuple[str, str]]:
 
 
 def _model_facts(model: ModelSpec) -> list[tuple[str, str]]:
-    name = words.inert(model.name)
+    name = words.inert(model.name, 128)
     if model.quantisation is not None:
         name += f", {words.inert(model.quantisation)}"
     weights = words.size(model.weight_bytes_per_token)

@@ -154,10 +154,12 @@ class Decoding:
     """What a device decoded in a period: sketches over all its turns in it.
 
     `itl` holds one sketch a depth octave (None: depth not known). `cut` says that the period has
-    more turns than were read, and that these are the newest.
+    more turns than were read, and that these are the newest. `runtimes` is how many processes the
+    turns are of: applications and models that no figure here keeps apart.
     """
 
     turns: int
+    runtimes: int
     endings: Mapping[str, int]
     ttft: Sketch
     itl: Mapping[int | None, Sketch]
@@ -302,6 +304,8 @@ def decoding(
         select(table.c.ending, func.count().label("number")).where(inside).group_by(table.c.ending)
     )
     endings = {row.ending: row.number for row in connection.execute(counts)}
+    apart = select(func.count(table.c.runtime.distinct())).where(inside)
+    runtimes_in_all = connection.execute(apart).scalar_one()
     newest = (
         select(table.c.ttft_us, table.c.itl).where(inside).order_by(table.c.at.desc()).limit(limit)
     )
@@ -313,7 +317,7 @@ def decoding(
         for octave, sketch in strata:
             itl.setdefault(octave, Sketch()).merge(Sketch.from_json(sketch))
     turns_in_all = sum(endings.values())
-    return Decoding(turns_in_all, endings, ttft, itl, turns_in_all > limit)
+    return Decoding(turns_in_all, runtimes_in_all, endings, ttft, itl, turns_in_all > limit)
 
 
 def turns(connection: Connection, name: str, since: int, limit: int = MOST_TURNS) -> list[Turn]:

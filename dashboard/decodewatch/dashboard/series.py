@@ -20,9 +20,14 @@ MOST_POINTS = 500
 """Points of one series at most: a tab that redraws more for days grows without end."""
 MOST_BINS = 180
 """Whole bins of a time axis at most; the ends add a piece of one each."""
-FEWEST_BINS = 12
+FEWEST_BINS = 6
 """The bins of a percentile are widened until most have enough tokens, but not beyond so few."""
 MOST_SERIES = 6
+OTHERS = "others"
+LEAST_MEMORY_MIB, LEAST_MEMORY_SHARE = 8.0, 0.05
+LEAST_CELSIUS = 5.0
+"""What an axis that does not begin at zero shows at least, so that noise does not look like more:
+of memory the larger of the two."""
 
 QUANTILES = (0.5, 0.9, 0.99)
 PERCENTILES = tuple(f"p{q * 100:g}" for q in QUANTILES)
@@ -52,6 +57,10 @@ class Axis:
     def middle_ms(self, place: int) -> float:
         """The middle of a bin."""
         return (self.start + (place + 0.5) * self.width) / 1000
+
+    def within_ms(self, at_ms: float) -> float:
+        """A moment, or the end that it lies beyond: wide bins reach over both."""
+        return min(max(at_ms, self.start / 1000), self.end / 1000)
 
     @property
     def domain_ms(self) -> tuple[float, float]:
@@ -87,11 +96,12 @@ class OverTime:
     """ITL percentiles over time, each in bins wide enough for it.
 
     `frame` has a row a percentile and bin: `at`, `percentile`, `ms` (NaN: withheld, or no token),
-    `n`, and `told`, the same in words. `widths` are the bins' widths in microseconds.
+    `n`, and `told`, the same in words. `widths` are the bins' widths in microseconds, None for a
+    percentile that not a single bin has enough tokens for.
     """
 
     frame: pd.DataFrame
-    widths: Mapping[str, int]
+    widths: Mapping[str, int | None]
 
 
 def itl_over_time(windows: Sequence[Window], along: Axis) -> OverTime:
@@ -99,18 +109,20 @@ def itl_over_time(windows: Sequence[Window], along: Axis) -> OverTime:
 
     A bin without tokens is there too, so that a line stops instead of bridging it.
     """
-    rows, widths = [], {}
+    rows: list[dict[str, object]] = []
+    widths: dict[str, int | None] = {}
     for q, name in zip(QUANTILES, PERCENTILES, strict=True):
         made, bins = _bins_for(q, windows, along)
-        widths[name] = made.width
-        for place, sketch in enumerate(bins):
-            found = sketch.percentile(q)
+        percentiles = [sketch.percentile(q) for sketch in bins]
+        known = any(found.us is not None for found in percentiles)
+        widths[name] = made.width if known else None
+        for place, found in enumerate(percentiles):
             rows.append(
                 {
-                    "at": max(made.middle_ms(place), along.domain_ms[0]),
+                    "at": along.within_ms(made.middle_ms(place)),
                     "percentile": name,
                     "ms": math.nan if found.us is None else found.us / 1000,
-                    "n": sketch.n,
+                    "n": found.n,
                     "told": _told(found),
                 }
             )
@@ -196,24 +208,49 @@ def memory_points(turns: Sequence[Turn], called: Mapping[str, str]) -> pd.DataFr
     """RssAnon + VmSwap after each turn in MiB: `at`, `mib`, `known_as`, `runtime`, `memory`.
 
     `called` names the runtimes. The floor where there is one, else what the runtime held when the
-    turn ended, marked so.
+    turn ended, marked so. `series` is the runtime for the few that had turns last, else OTHERS.
     """
-    rows = []
+    rows: list[dict[str, object]] = []
+    apart: dict[str, None] = {}
     for turn in turns[:MOST_POINTS]:
         held, known_as = turn.memory_end_bytes, END
         if turn.floor_bytes is not None:
             held, known_as = turn.floor_bytes, FLOOR if turn.floor_settled else EARLY_FLOOR
         if held is not None:
+            name = called.get(turn.runtime, turn.runtime[:8])
+            if len(apart) < MOST_SERIES:
+                apart[name] = None
             rows.append(
                 {
                     "at": turn.end_at / 1000,
                     "mib": held / 2**20,
                     "known_as": known_as,
-                    "runtime": called.get(turn.runtime, turn.runtime[:8]),
+                    "runtime": name,
+                    "series": name if name in apart else OTHERS,
                     "memory": words.size(held),
                 }
             )
-    return pd.DataFrame(rows, columns=["at", "mib", "known_as", "runtime", "memory"])
+    columns = ["at", "mib", "known_as", "runtime", "series", "memory"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def memory_ends(memory: pd.DataFrame) -> tuple[float, float]:
+    """What an axis of memory shows at least, in MiB."""
+    least = max(LEAST_MEMORY_MIB, LEAST_MEMORY_SHARE * float(memory["mib"].max()))
+    low, high = _ends(memory["mib"], least)
+    return (low, high) if low >= 0 else (0.0, high - low)
+
+
+def temperature_ends(levels: pd.DataFrame) -> tuple[float, float]:
+    """What an axis of temperatures shows at least, in degrees Celsius."""
+    return _ends(levels["mean"], LEAST_CELSIUS)
+
+
+def _ends(values: "pd.Series[float]", least: float) -> tuple[float, float]:
+    """The lowest and the highest of some values, and both moved apart alike where too close."""
+    low, high = float(values.min()), float(values.max())
+    more = max(least - (high - low), 0.0) / 2
+    return low - more, high + more
 
 
 @dataclass(frozen=True, slots=True)

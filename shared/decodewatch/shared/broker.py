@@ -1,15 +1,32 @@
 """How agent and collector reach the MQTT broker: their common settings, and their client."""
 
+import math
 import ssl
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from decodewatch.shared import logs
 from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.settings import setting
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
+    from paho.mqtt.reasoncodes import ReasonCode
+
+_log = logs.get(__name__)
+
+UNANSWERED = (
+    "closed by the broker before it answered: user or password not accepted, or it wants TLS, no "
+    "TLS, or another MQTT version?"
+)
+# A setting that means nothing without the other one.
+_NEEDS = (
+    ("broker_password_file", "broker_user"),
+    ("broker_certificate_file", "broker_ca_file"),
+    ("broker_key_file", "broker_certificate_file"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +42,14 @@ class BrokerSettings:
     broker_certificate_file: Path | None = setting(None, "this client's certificate, for TLS")
     broker_key_file: Path | None = setting(None, "this client's private key, for TLS")
     broker_keepalive_s: int = setting(30, "seconds between signs of life", low=5, high=3600)
+
+    def __post_init__(self) -> None:
+        """Raises SettingsError where a setting would be silently ignored."""
+        for name, other in _NEEDS:
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise SettingsError(
+                    f"{name}: {getattr(self, name)} needs {other}, which is not set"
+                )
 
 
 def make_client(settings: BrokerSettings, client_id: str) -> "Client":
@@ -50,9 +75,32 @@ def make_client(settings: BrokerSettings, client_id: str) -> "Client":
     return client
 
 
+def why_ended(code: "ReasonCode", *, answered: bool) -> str:
+    """Why a connection ended, from the reason that paho gives to `on_disconnect`.
+
+    `answered` is whether the broker had answered to the connection before.
+    """
+    if not answered:
+        return UNANSWERED
+    # paho has no better word where the broker died, or the network did.
+    return "connection closed" if str(code) == "Unspecified error" else str(code)
+
+
+def warn_of_readers(setting_name: str, file: Path) -> None:
+    """Warn, once a process, where every user of this machine may read a secret."""
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except OSError:
+        return  # whoever opens it says so
+    if mode & stat.S_IROTH:
+        event = f"{setting_name} can be read by every user of this machine"
+        _log.warning(event, every=math.inf, file=file, mode=f"{mode:04o}", accepted="0600 or 0640")
+
+
 def _password(file: Path | None) -> str | None:
     if file is None:
         return None
+    warn_of_readers("broker_password_file", file)
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -66,6 +114,8 @@ def _tls(settings: BrokerSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=str(settings.broker_ca_file))
         if settings.broker_certificate_file is not None:
+            key = settings.broker_key_file or settings.broker_certificate_file
+            warn_of_readers("broker_key_file", key)
             context.load_cert_chain(settings.broker_certificate_file, settings.broker_key_file)
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(

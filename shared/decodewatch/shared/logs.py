@@ -28,9 +28,9 @@ class Log:
         """Something only a developer looks for."""
         self._write(logging.DEBUG, event, 0, fields)
 
-    def info(self, event: str, **fields: Any) -> None:
+    def info(self, event: str, every: float = 0, **fields: Any) -> None:
         """Something that went as it should and that an operator may want to see."""
-        self._write(logging.INFO, event, 0, fields)
+        self._write(logging.INFO, event, every, fields)
 
     def warning(self, event: str, every: float = 0, **fields: Any) -> None:
         """Something that decodewatch copes with."""

@@ -16,7 +16,7 @@ import dataclasses
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,8 +76,21 @@ class Description:
         word = words.get(self.type, "text")
         low, high = self.accepts.low, self.accepts.high
         if low is not None and high is not None:
-            return f"{word} from {low:g} to {high:g}"
-        return word if low is None else f"{word}, at least {low:g}"
+            return f"{word} from {_plain(low)} to {_plain(high)}"
+        return word if low is None else f"{word}, at least {_plain(low)}"
+
+    @property
+    def metavar(self) -> str:
+        """What stands for a value in the flag's help."""
+        if self.accepts.choices:
+            return "{" + ",".join(self.accepts.choices) + "}"
+        words = {bool: "{true,false}", int: "NUMBER", float: "NUMBER", Path: "PATH"}
+        return words.get(self.type, "TEXT")
+
+
+def _plain(bound: float) -> str:
+    """A bound with all its digits, as one would write it into the file."""
+    return str(int(bound)) if bound == int(bound) else repr(bound)
 
 
 def describe(kind: type) -> list[Description]:
@@ -91,19 +104,25 @@ def describe(kind: type) -> list[Description]:
     return found
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type) -> None:
-    """Give a command one flag a setting, and --settings for the file."""
+def add_flags(
+    parser: argparse.ArgumentParser, kind: type, only: Collection[str] | None = None
+) -> None:
+    """Give a command one flag a setting, or those in `only`, and --settings for the file."""
     parser.add_argument(
         "--settings",
         metavar="FILE",
         help=f"TOML file (default: $DECODEWATCH_SETTINGS, or {DEFAULT_FILE} where it exists)",
     )
     for item in describe(kind):
+        if only is not None and item.name not in only:
+            continue
         default = "" if item.default in (None, "") else f" (default: {item.default})"
+        # What is no number is told by its metavar.
+        accepted = f"; {item.accepted}" if item.type in (int, float) else ""
         parser.add_argument(
             "--" + item.name.replace("_", "-"),
-            metavar=item.type.__name__.upper(),
-            help=f"{item.accepts.help}; {item.accepted}{default}".replace("%", "%%"),
+            metavar=item.metavar,
+            help=f"{item.accepts.help}{accepted}{default}".replace("%", "%%"),
         )
 
 

@@ -13,6 +13,8 @@ from decodewatch.agent.sampler import Series
 from decodewatch.shared.records import Record, Runtime, Turn
 
 MAX_OPEN_TURNS: Final = 256
+STALE_US: Final = 60_000_000
+"""An open turn that was silent for so long while its application was not: its end was missed."""
 FRESH_US: Final = 2_000_000
 """A message about a moment further back than this was delayed: what memory shows now says nothing
 about that moment."""
@@ -21,7 +23,7 @@ about that moment."""
 class Emit(Protocol):
     """Where records go."""
 
-    def __call__(self, record: Record, *, urgent: bool = False) -> None: ...
+    def __call__(self, record: Record, *, urgent: bool = False, soon: bool = False) -> None: ...
 
 
 class LiveRuntime:
@@ -40,8 +42,13 @@ class LiveRuntime:
         self.turns: dict[str, OpenTurn] = {}
         self.kills = KillCounter()
         self.said_bye = False
+        self.left_us: int | None = None
+        """When its last connection closed after `bye`; None where it has not."""
+        self.turns_stale = 0
+        """Turns that began and were let go, since nothing more was heard of them."""
         self.last_sign_us = now_us
         self.limit_bytes: int | None = None
+        self._described = record
         self._reader = reader
         self._emit = emit
         self._silence_us = silence_us
@@ -56,10 +63,9 @@ class LiveRuntime:
         return self.record.id
 
     def describe(self, record: Runtime) -> None:
-        """The application describes itself, perhaps otherwise than before."""
-        if replace(record, t=self.record.t) != self.record:
-            self.record = record
-            self._emit(record)
+        """The application describes itself, perhaps otherwise than before: told at the next tick,
+        so that one that changes its mind all the time makes no more than one record a tick."""
+        self.record = record
 
     def alive(self) -> bool | None:
         """Whether the process runs; None where the agent cannot see it."""
@@ -74,17 +80,16 @@ class LiveRuntime:
         return bool(self._floor is not None or self.active(now_us))
 
     def begin(self, message: Begin, session: str | None, now_us: int) -> None:
-        """A turn begins, or is reported again on a new connection. Raises Refusal."""
+        """A turn begins, or is reported again on a new connection."""
         self.last_sign_us = now_us
         known = self.turns.get(message.turn)
         if known is not None:
             known.begin_again(message, now_us)
             return
         if len(self.turns) >= MAX_OPEN_TURNS:
-            raise Refusal(
-                f"begin.turn: {MAX_OPEN_TURNS} turns of the runtime are open; accepted are no more",
-                message.turn,
-            )
+            # An application may have begun more than it will ever end; the new turn is a real one.
+            del self.turns[min(self.turns.values(), key=lambda turn: turn.last_sign_us).id]
+            self.turns_stale += 1
         memory = self._memory() if now_us - message.t <= FRESH_US else None
         if self._floor is not None and self._floor.empty:
             self._floor.add(memory, now_us)
@@ -108,6 +113,34 @@ class LiveRuntime:
         if self._window.full:
             self._close_window(now_us)
         self._window.add(steps, message.depth, len(self.active(now_us)), "unknown")
+
+    def leave(self, now_us: int) -> None:
+        """Its last connection closed after `bye`: what its memory shows from now on is of a process
+        that exits, and no floor."""
+        self.said_bye = True
+        self.left_us = now_us
+        self._close_floor(now_us, exited=True)
+
+    def come_back(self, now_us: int) -> None:
+        """It has said hello again."""
+        self.last_sign_us = now_us
+        self.said_bye = False
+        self.left_us = None
+
+    def forget(self, turn: str, now_us: int) -> None:
+        """The application has given up the record of a turn that began."""
+        self.last_sign_us = now_us
+        self.turns.pop(turn, None)
+
+    def let_stale_go(self) -> None:
+        """Let the turns go whose ends were missed."""
+        before = len(self.turns)
+        self.turns = {
+            name: turn
+            for name, turn in self.turns.items()
+            if self.last_sign_us - turn.last_sign_us <= STALE_US
+        }
+        self.turns_stale += before - len(self.turns)
 
     def end_turn(self, turn: Turn, now_us: int) -> Turn:
         """A turn ended; its record completed by what the agent saw of the runtime's memory."""
@@ -139,6 +172,7 @@ class LiveRuntime:
 
     def tick(self, now_us: int) -> None:
         """Read the process once."""
+        self._tell_description()
         if self._reader is not None:
             memory, cpu, cgroup = self._reader.memory(), self._reader.cpu(), self._reader.cgroup()
             self._series.add((*memory, cpu, *cgroup))
@@ -160,11 +194,17 @@ class LiveRuntime:
 
     def end(self, now_us: int, *, exited: bool = False) -> None:
         """No longer followed: hand over what there is and close its files."""
+        self._tell_description()
         self._see_kills(now_us)
         self._close_floor(now_us, exited=exited)
         self.close_interval(now_us)
         if self._reader is not None:
             self._reader.close()
+
+    def _tell_description(self) -> None:
+        told, self._described = self._described, self.record
+        if told is not self.record and replace(told, t=self.record.t) != self.record:
+            self._emit(self.record)
 
     def _memory(self) -> int | None:
         return None if self._reader is None else self._reader.memory().anon_and_swap

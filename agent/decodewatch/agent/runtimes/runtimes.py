@@ -1,18 +1,20 @@
 """The registered runtimes: what applications say over the inbox, and how each of them ends."""
 
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from decodewatch.agent.identity import Identity
-from decodewatch.agent.inbox import Connection
+from decodewatch.agent.inbox import DRAIN_S, Connection
 from decodewatch.agent.messages import (
     VERSION,
     Begin,
     Bye,
     Ended,
+    Forget,
     Hello,
     Message,
     Progress,
@@ -34,7 +36,9 @@ log = logs.get(__name__)
 MAX_RUNTIMES: Final = 128
 MAX_REMEMBERED: Final = 4096
 """Turns that the agent knows to have stored; one that comes again is acknowledged, not stored."""
-_EVERY_S: Final = 60.0
+LINGER_US: Final = 5_000_000
+"""So long after `bye` a process may still live, or connect again, before its runtime has ended."""
+_LOG_EVERY_S: Final = 1.0
 # A process whose connection has ended is usually a few milliseconds from its own end.
 _HURRY_US: Final = 1_000_000
 _HURRY_STEP_US: Final = 50_000
@@ -87,8 +91,11 @@ class Runtimes:
                 live.progress(message, now)
         elif isinstance(message, Ended):
             self._ended(connection, live, message, now)
+        elif isinstance(message, Forget):
+            live.forget(message.turn, now)
         else:
             assert isinstance(message, Bye)
+            live.last_sign_us = now
             self._byes.add(connection)
 
     def closed(self, connection: Connection) -> None:
@@ -100,8 +107,9 @@ class Runtimes:
         if live is None or live in self._of.values():
             return
         now = boot_us()
-        live.said_bye = said_bye
-        if said_bye or live.alive() is False:
+        if said_bye:
+            live.leave(now)
+        if live.alive() is False:
             self._end(live, now)
         else:
             self._hurry_until = now + _HURRY_US
@@ -130,7 +138,7 @@ class Runtimes:
         if live is not None:
             if reader is not None:
                 reader.close()
-            live.last_sign_us = now
+            live.come_back(now)
             live.describe(record)
         else:
             live = self._register(record, reader, now)
@@ -146,12 +154,18 @@ class Runtimes:
             raise Refusal(f"hello: {MAX_RUNTIMES} runtimes are registered; accepted are no more")
         live = LiveRuntime(record, reader, self._emit, self._silence_us, now)
         self._live[record.id] = live
-        self._emit(record, urgent=True)
+        self._emit(record, soon=True)
         data: dict[str, Scalar] = {"pid": record.pid, "name": record.name, "engine": record.engine}
         # An agent that starts again hears hello again: the same start has the same id.
         event = hashlib.sha256(f"runtime_started:{record.id}".encode()).hexdigest()[:32]
-        self._emit(Event(event, now, "runtime_started", record.id, None, data), urgent=True)
-        log.info("runtime registered", runtime=record.id, pid=record.pid, engine=record.engine)
+        self._emit(Event(event, now, "runtime_started", record.id, None, data), soon=True)
+        log.info(
+            "runtime registered",
+            every=_LOG_EVERY_S,
+            runtime=record.id,
+            pid=record.pid,
+            engine=record.engine,
+        )
         return live
 
     def _make_place(self, now: int) -> bool:
@@ -200,10 +214,13 @@ class Runtimes:
             alive = live.alive()
             if alive is False:
                 # What it said last may still lie in its socket.
+                until = time.monotonic() + DRAIN_S
                 for connection in [one for one, its in self._of.items() if its is live]:
-                    connection.drain()
+                    connection.drain(until)
                 if live.id in self._live:
                     self._end(live, now_us)
+            elif live.left_us is not None and now_us - live.left_us >= LINGER_US:
+                self._end(live, now_us)
             elif now_us - live.last_sign_us >= self._silence_us and live not in self._of.values():
                 self._silent(live, alive, now_us)
 
@@ -221,9 +238,12 @@ class Runtimes:
             live.close_interval(now_us)
 
     def stop(self, now_us: int) -> None:
-        """The agent stops; the runtimes go on without it."""
-        for live in self._live.values():
-            live.end(now_us)
+        """The agent stops; the runtimes go on without it, but for those that have left."""
+        for live in list(self._live.values()):
+            if live.left_us is None:
+                live.end(now_us)
+            else:
+                self._end(live, now_us)
         self._live.clear()
         self._of.clear()
 
@@ -246,7 +266,7 @@ class Runtimes:
         """A runtime without open turns of which nothing is heard: no longer followed."""
         live.end(now)
         del self._live[live.id]
-        self._event("runtime_ended", live.id, now, {"cause": "silent", "said_bye": live.said_bye})
+        self._ended_well(live, now, "exit" if live.said_bye else "silent")
 
     def _end(self, live: LiveRuntime, now: int) -> None:
         live.end(now, exited=True)
@@ -260,14 +280,29 @@ class Runtimes:
             "oom_kills": kills,
             "evidence": evidence,
         }
+        if live.said_bye:
+            live.let_stale_go()
         if live.turns:
             self._lose_turns(live, now, cause, facts)
+        elif cause == "oom_kill":
+            data: dict[str, Scalar] = {"cause": cause, "said_bye": live.said_bye, **facts}
+            self._event("runtime_vanished", live.id, now, data)
         else:
-            vanished = cause == "oom_kill"
-            kind = "runtime_vanished" if vanished else "runtime_ended"
-            data: dict[str, Scalar] = {"cause": cause, "said_bye": live.said_bye}
-            self._event(kind, live.id, now, {**data, **facts} if vanished else data)
-        log.info("runtime ended", runtime=live.id, pid=live.record.pid, cause=cause)
+            self._ended_well(live, now, cause)
+        log.info(
+            "runtime ended",
+            every=_LOG_EVERY_S,
+            runtime=live.id,
+            pid=live.record.pid,
+            cause=cause,
+        )
+
+    def _ended_well(self, live: LiveRuntime, now: int, cause: str) -> None:
+        """Report the end of a runtime that has no turn open."""
+        data: dict[str, Scalar] = {"cause": cause, "said_bye": live.said_bye}
+        if live.turns_stale:
+            data["turns_stale"] = live.turns_stale
+        self._emit(Event(uuid7(), now, "runtime_ended", live.id, None, data), soon=True)
 
     def _oom_evidence(self, live: LiveRuntime, now: int) -> tuple[str | None, int | None]:
         """Which counter says that the kernel killed it, and how many kills that counter shows.
@@ -301,6 +336,7 @@ class Runtimes:
             "tokens": last.tokens,
             "prompt_tokens": last.prompt_tokens,
             "turns_lost": len(live.turns),
+            "turns_stale": live.turns_stale,
             "memory_bytes": last.memory_last,
             "memory_peak_bytes": last.memory_peak,
             **facts,

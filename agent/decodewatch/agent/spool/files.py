@@ -31,15 +31,19 @@ class SpoolFiles:
         self._ballast = self._beside("ballast")
         self.ballast_bytes = ballast_bytes
         self._lock: int | None = None
+        self._found: dict[Path, tuple[int, int]] = {}  # which file stood at a path
 
     def _beside(self, suffix: str) -> Path:
         return self.file.with_name(f"{self.file.name}.{suffix}")
 
     def take(self) -> None:
-        """Make the folder and the file, and lock them against a second agent.
+        """Make the folder and the file, and lock them against a second agent; nothing to do where
+        they are locked.
 
         Two agents on one spool would give two batches one number. Raises SpoolError.
         """
+        if self._lock is not None:
+            return
         try:
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self.file.exists() and not stat.S_ISREG(self.file.stat().st_mode):
@@ -63,6 +67,16 @@ class SpoolFiles:
     def make(self) -> None:
         """Make the empty file, readable by the agent alone, where there is none. Raises OSError."""
         os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def note_places(self) -> None:
+        """Remember which files stand at the paths, for `in_place`: the database is open and has a
+        write-ahead log."""
+        paths = (self.file, Path(f"{self.file}-wal"), self._beside("lock"))
+        self._found = {path: found for path in paths if (found := _inode(path)) is not None}
+
+    def in_place(self) -> bool:
+        """Whether they still do. What goes into a file that somebody removed is nowhere."""
+        return all(_inode(path) == found for path, found in self._found.items())
 
     def give_up(self) -> None:
         """Let another agent have the spool."""
@@ -156,6 +170,15 @@ class SpoolFiles:
             log.warning("room on the disk not known", every=600, reason=error.strerror)
             return 0
         return disk.f_bavail * disk.f_frsize
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Which file stands at a path; None where there is none, or it cannot be reached."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _reserve(fd: int, size: int) -> bool:

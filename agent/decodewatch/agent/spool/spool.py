@@ -65,6 +65,8 @@ class Spool:
         """The stream of the opening before; None where there was none, or it is not known."""
         self.set_aside: Path | None = None
         """Where the last corrupt spool was moved, since this one was opened."""
+        self.removals = 0
+        """How often somebody removed the spool's files, since this one was opened."""
         self._files = files
         self._device = device
         self._boot = boot
@@ -78,7 +80,7 @@ class Spool:
         self._gone: set[int] = set()
         self._acknowledged_lately = False
         self._connection = self._connection_reserved = 0
-        self._sent = self._sent_reserved = 0
+        self._sent = self._sent_reserved = self._handed = 0
         self._database: Database
         self._room: Room
         self._losses: Losses
@@ -119,12 +121,10 @@ class Spool:
         try:
             room.write(database.prepare)
             kept = database.meta(_CONNECTION)
-            # Milliseconds of the wall clock grow faster than connections are made: should the spool
-            # be lost with the number in it, the next is still higher.
-            now_ms = self._clock().wall // 1000
-            self._connection = max(self._connection, now_ms, int(kept) if kept else 0)
+            self._connection = max(self._connection, self._seed(), int(kept) if kept else 0)
             self._connection_reserved = self._connection + _RESERVED
             self._sent = self._sent_reserved = int(database.meta(_SENT) or 0)
+            self._handed = 0
             self._losses = Losses(database)
             self._eviction = Eviction(database, self._losses)
             self._batches, self._bytes = self._count()
@@ -135,8 +135,20 @@ class Spool:
         self._number = 0
         self._gone.clear()
         self._open = True
+        self._files.note_places()
         if not self._files.make_ballast():
             room.tighten()
+
+    def _seed(self) -> int:
+        """What the connection numbers begin with where none is kept.
+
+        Milliseconds grow faster than connections are made: should the spool be lost with the number
+        in it, the next is still higher. Those of the wall clock only where it is vouched for: a
+        wrong one could be so far ahead that no right one ever caught up. Else those since boot; the
+        collector takes a lower number from another boot.
+        """
+        clock = self._clock()
+        return (clock.wall if clock.synchronised else clock.t) // 1000
 
     def _count(self) -> tuple[int, int]:
         """Batches and their bytes. Reads all pages but overflow: damage shows here."""
@@ -173,8 +185,11 @@ class Spool:
 
         Raises SpoolError where they cannot be stored; then none of them is.
         """
-        if records:
-            self._guarded(lambda: self._append(records))
+        if not records:
+            return
+        self._guarded(lambda: self._append(records))
+        if not self._files.in_place():
+            raise SpoolError(f"spool: {self._files.file} was removed while it was written")
 
     def oldest(self, after: int | None, limit: int) -> list[Stored]:
         """The batches that wait behind a place (None: all), in the order of their making.
@@ -308,6 +323,7 @@ class Spool:
             found.append(Stored(stream, place - base, payload, place))
             size += len(payload)
         if found:
+            self._handed = max(self._handed, found[-1].place)
             self._mark_sent(found[-1].place)
         return found
 
@@ -344,15 +360,19 @@ class Spool:
                 self._acknowledge_range(base + first, min(base + last, end))
 
     def _bounds(self, stream: str) -> tuple[int, int] | None:
-        """The base of a stream and its last possible place; None where none of it waits."""
+        """The base of a stream and the last place that a collector can have seen; None where none
+        of it waits. Whoever acknowledges what was never sent knows nothing of it."""
         if stream == self.stream:
-            return self._base, self._base + self._number
+            return self._base, self._handed
         rows = self._database.query(
             "SELECT base, (SELECT min(later.base) FROM stream AS later"
             " WHERE later.base > stream.base) FROM stream WHERE stream = ?",
             stream,
         )
-        return rows[0] if rows else None
+        if not rows:
+            return None
+        base, end = rows[0]
+        return base, min(end, max(self._sent, self._sent_reserved))
 
     def _acknowledge_range(self, first: int, last: int) -> None:
         while first <= last:
@@ -442,9 +462,22 @@ class Spool:
             raise self._failure(error) from None
 
     def _attempt(self, work: Callable[[], _T]) -> _T:
+        if self._open and not self._files.in_place():
+            self._let_go()
         if not self._open:
+            self._files.take()
             self._begin()
         return work()
+
+    def _let_go(self) -> None:
+        """Somebody removed or replaced the files: leave what is open, and begin again at the path,
+        where by now another agent may be."""
+        log.error("spool removed while in use, a new one begins", file=self._files.file)
+        self._open = False
+        self.removals += 1
+        # SQLite leaves alone what stands at the path of a database that was moved.
+        self._database.close()
+        self._files.give_up()
 
     def _replace(self, error: sqlite3.Error) -> None:
         """Set a corrupt spool aside; the next attempt begins a new one."""

@@ -28,14 +28,18 @@ MAX_BYTES: Final = 1 << 20
 """Bytes of all those turns."""
 
 _FILL: Final = 64 * 1024  # turns are handed to the socket in pieces of this
-_MAX_UNSENT: Final = 256 * 1024  # progress is left out while more than this waits
+_MAX_UNSENT: Final = 256 * 1024  # beginnings and progress are left out while more than this waits
+_MAX_FORGOTTEN: Final = 4096
 _RECEIVE: Final = 64 * 1024
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _REFUSED_PAUSE_S: Final = 60.0
+_NEVER: Final = float("inf")
 # An agent that is started again needs a few seconds, and should find even an idle application.
 _IDLE_ATTEMPTS: Final = 20
 _TELL_AFTER: Final = 5  # attempts, some 3 s: an agent may start a little later
+
+_BYE: Final = {"type": "bye", "reason": "exit"}
 
 
 class Backlog:
@@ -54,6 +58,7 @@ class Backlog:
             oldest = next(iter(self._owners))
             owner = self._owners[oldest]
             self.remove(oldest)
+            owner.give_up(oldest)
             owner.count_dropped(
                 "no agent stored them in time; kept are %d turns or %d bytes", MAX_TURNS, MAX_BYTES
             )
@@ -84,12 +89,17 @@ class Channel:
         self.welcomed = False
         self.socket: socket.socket | None = None
         self._queue: deque[str] = deque()  # of kept turns, those not sent on this connection
+        self._begun: set[str] = set()  # turns, open or kept, whose beginning the agent was told
+        self._forgotten: deque[str] = deque(maxlen=_MAX_FORGOTTEN)  # given up, and not said yet
         self._out = bytearray()
         self._in = bytearray()
         self._attempts = 0
         self._next_attempt = 0.0
+        self._hurried = _NEVER  # an attempt besides those, because somebody wants it
+        self._barred_until = 0.0  # whoever listened sent us away
         self._connected_at = 0.0
         self._was_welcomed = False
+        self._says_bye = False
 
     @property
     def settled(self) -> bool:
@@ -99,7 +109,7 @@ class Channel:
     @property
     def unsent(self) -> bool:
         """Whether the socket did not take everything yet."""
-        return bool(self._out or self._queue)
+        return bool(self._out or self._queue or self._forgotten)
 
     def count_dropped(self, why: str, *details: object) -> None:
         """One turn less. Says so at the first one, the second, the fourth and so on."""
@@ -115,15 +125,27 @@ class Channel:
     # What the link has to say.
 
     def begin(self, course: Course) -> None:
-        """A turn was accepted."""
+        """A turn was accepted. Left out, like its progress, where nobody reads it: the turn's
+        record has it all."""
         self.open[course.id] = course
-        if self.socket is not None:
-            self._out += _line(course.begin_message())
+        if self.socket is not None and len(self._out) < _MAX_UNSENT:
+            self._announce(course)
+
+    def _announce(self, course: Course) -> None:
+        self._begun.add(course.id)
+        self._out += _line(course.begin_message())
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Progress of a turn. Left out where nobody reads it: the turn's record has it all."""
-        if self.socket is not None and len(self._out) < _MAX_UNSENT:
+        """Progress of a turn."""
+        heard = self.socket is not None and message["turn"] in self._begun
+        if heard and len(self._out) < _MAX_UNSENT:
             self._out += _line(message)
+
+    def give_up(self, turn: str) -> None:
+        """A turn's record is not kept any more; an agent that heard it begin must not wait."""
+        if turn in self._begun:
+            self._begun.discard(turn)
+            self._forgotten.append(turn)
 
     def end(self, course: Course, backlog: Backlog) -> None:
         """A turn ended, and is kept until the agent has stored it."""
@@ -137,9 +159,10 @@ class Channel:
             self._queue.append(course.id)
 
     def say_bye(self) -> None:
-        """The process is about to end in good order."""
+        """The process is about to end in good order. Said on the next connection too."""
+        self._says_bye = True
         if self.socket is not None:
-            self._out += _line({"type": "bye", "reason": "exit"})
+            self._out += _line(_BYE)
 
     # The connection.
 
@@ -148,15 +171,23 @@ class Channel:
         if self.socket is not None:
             return None
         if self.open or self.kept:
-            return self._next_attempt
+            return min(self._next_attempt, self._hurried)
         if self._was_welcomed and not self.left and self._attempts < _IDLE_ATTEMPTS:
             return self._next_attempt
         return None
 
+    def hurry(self, at: float) -> None:
+        """Have what is kept wait for the next attempt until `at` at most, however long the pauses
+        have become. They stay as they are; and whoever sent us away is left alone."""
+        if self.kept and self.socket is None:
+            self._hurried = min(self._hurried, max(at, self._barred_until))
+
     def connect(self, path: Path, now: float) -> None:
         """Try once to reach the agent at `path`."""
-        self._attempts += 1
-        self._next_attempt = now + _pause_s(self._attempts)
+        self._hurried = _NEVER
+        if now >= self._next_attempt:
+            self._attempts += 1
+            self._next_attempt = now + _pause_s(self._attempts)
         problem = distrust(path)
         distrusted = problem is not None
         if not distrusted:
@@ -181,7 +212,9 @@ class Channel:
         # The pid is for an agent in another pid namespace: it sees none in the credentials.
         self._out += _line({**self._hello, "pid": os.getpid()})
         for course in self.open.values():
-            self._out += _line(course.begin_message())
+            self._announce(course)
+        if self._says_bye:
+            self._out += _line(_BYE)
         self._queue.extend(self.kept)
 
     def disconnect(self, now: float) -> None:
@@ -201,6 +234,8 @@ class Channel:
     def write(self, now: float) -> None:
         """Hand to the socket what it takes."""
         while self.socket is not None and self.unsent:
+            while self._forgotten and len(self._out) < _FILL:
+                self._out += _line({"type": "forget", "turn": self._forgotten.popleft()})
             while self._queue and len(self._out) < _FILL:
                 self._out += self.kept.get(self._queue.popleft(), b"")
             try:
@@ -247,14 +282,19 @@ class Channel:
             self.welcomed = self._was_welcomed = True
         elif kind == "stored":
             if isinstance(turn, str):
+                self._begun.discard(turn)
                 backlog.remove(turn)
         elif kind == "refused":
-            self._refused(turn, shown(answer.get("reason"), 300), backlog, now)
+            # An agent that does not say which of a turn's messages it refused means its record.
+            record = answer.get("message", "turn") == "turn"
+            reason = shown(answer.get("reason"), 300)
+            self._refused(turn if record else None, reason, backlog, now)
         # Anything else is of a newer agent, and asks for nothing that this wrapper could do.
 
     def _refused(self, turn: object, reason: str, backlog: Backlog, now: float) -> None:
         if isinstance(turn, str):
             # Of an open turn it is one message that was refused; its record is still to come.
+            self._begun.discard(turn)
             if backlog.remove(turn):
                 self.count_dropped("the agent refused them: %s", reason)
         elif self.welcomed:
@@ -265,7 +305,7 @@ class Channel:
 
     def _give_up_for(self, now: float, seconds: float) -> None:
         self.disconnect(now)
-        self._next_attempt = now + seconds
+        self._next_attempt = self._barred_until = now + seconds
 
 
 def hello_message(

@@ -28,6 +28,8 @@ MOST_WORK: Final = 4096
 """Beginnings and ends of turns that may wait for the thread; more means that it does not run."""
 EXIT_S: Final = 1.0
 """How long the end of the process waits for the agent's acknowledgements."""
+SOON_S: Final = 1.0
+"""No later than this is the next attempt to connect after a turn ended, or while flush waits."""
 
 Work = Callable[[], None]
 
@@ -95,7 +97,7 @@ class Link:
         dropped = channel.dropped
         stored = threading.Event()
         waiter = (channel, stored)
-        self._put(channel, partial(self._waiting.append, waiter))
+        self._put(channel, partial(self._wait, waiter))
         if not self._broken and stored.wait(timeout):
             return channel.dropped == dropped
         self._put(channel, partial(self._stop_waiting, waiter))
@@ -146,12 +148,9 @@ class Link:
         if self._thread is None or self._broken:
             return
         done = threading.Event()
-        self._put_last(done)
-        done.wait(EXIT_S)
-
-    def _put_last(self, done: threading.Event) -> None:
-        self._work.append(partial(self._waiting.append, (None, done)))
+        self._work.append(partial(self._wait_for_all, done))
         self._wake()
+        done.wait(EXIT_S)
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's thread, connections and turns."""
@@ -250,12 +249,24 @@ class Link:
             self._outlived.append(course)
         try:
             channel.end(course, self._backlog)
+            channel.hurry(time.monotonic() + SOON_S)
         except Exception:
             complain.once("end", "decodewatch: a turn cannot be told", trace=True)
             channel.count_dropped("they could not be told, which is a fault of decodewatch")
 
     def _leave(self, channel: Channel) -> None:
         channel.left = True
+
+    def _wait(self, waiter: tuple[Channel, threading.Event]) -> None:
+        waiter[0].hurry(time.monotonic())
+        self._waiting.append(waiter)
+
+    def _wait_for_all(self, done: threading.Event) -> None:
+        """The process ends: one more look for an agent, however lately there was none."""
+        for channel in self._channels:
+            channel.hurry(time.monotonic())
+            channel.say_bye()
+        self._waiting.append((None, done))
 
     def _stop_waiting(self, waiter: tuple[Channel | None, threading.Event]) -> None:
         if waiter in self._waiting:
@@ -276,11 +287,20 @@ class Link:
         due = channel.due()
         if due is not None and due <= now:
             channel.connect(self._socket_path(), now)
+        if any(waited_for is channel for waited_for, _ in self._waiting):
+            channel.hurry(now + SOON_S)
         channel.write(now)
-        if channel.left and channel.settled and not channel.open:
+        if channel.left and channel.settled and not channel.open and not self._is_last(channel):
             channel.disconnect(now)
             del self._channels[channel]
         self._register(channel)
+
+    def _is_last(self, channel: Channel) -> bool:
+        """Whether this is the process's only connection. That one outlives its monitor: the bye at
+        the end of the process has to come over it, and any earlier bye would be untrue."""
+        return channel.socket is not None and not any(
+            other.socket is not None for other in self._channels if other is not channel
+        )
 
     def _register(self, channel: Channel) -> None:
         """Have the selector watch the channel's socket, for writing where it was full."""
@@ -304,10 +324,6 @@ class Link:
             if channel is None:
                 if not self._settled_where_connected():
                     continue
-                for one in self._channels:
-                    one.say_bye()
-                    one.write(time.monotonic())
-                    self._register(one)
             elif not channel.settled:
                 continue
             self._waiting.remove(waiter)

@@ -1,7 +1,8 @@
 """What arrives over MQTT, read: a batch, a status, or a letter that cannot be delivered. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from decodewatch.collector.storage.placement import AHEAD_US
 from decodewatch.shared import records, wire
 from decodewatch.shared.errors import RecordError, WireError, shown
 from decodewatch.shared.wire import Batch, Received, Status
@@ -108,21 +109,53 @@ def read(message: Message) -> Arrival:
         reason = f"payload of {message.size} bytes; accepted are {wire.MAX_SENT}"
         return Letter(message, device, reason)
     try:
-        if message.topic == wire.topic(device, "status"):
+        if message.topic != wire.topic(device, "up"):
             return _status(message, device)
+    except WireError as error:
+        return Letter(message, device, str(error))
+    try:
         received = wire.decode_batch(message.payload)
     except WireError as error:
         return Letter(message, device, str(error), _envelope(message.payload, device))
     if received.batch.device != device:
         return Letter(message, device, _belongs_to(received.batch.device))
-    return Delivery(message, received)
+    return Delivery(message, _without_future(received))
 
 
 def _status(message: Message, device: str) -> Arrival:
     status = wire.decode_status(message.payload)
     if status.device != device:
         return Letter(message, device, _belongs_to(status.device))
+    highest = (message.received_at + AHEAD_US) // 1000
+    if status.connection > highest:
+        # Milliseconds of the device's wall clock where it connected first: of one so far ahead,
+        # nothing that it or anybody says later would be the newer.
+        return Letter(
+            message, device, f"status.connection: {status.connection}; accepted is 0 to {highest}"
+        )
     return Heard(message, status)
+
+
+def _without_future(received: Received) -> Received:
+    """Set apart what ended more than a day after its batch was made: it would be the newest for
+    ever."""
+    batch, refused = received.batch, list(received.refused)
+    latest = batch.clock.t + AHEAD_US
+    kept = []
+    for record in batch.records:
+        end = _end(record)
+        if end <= latest:
+            kept.append(record)
+        else:
+            kind = type(record).__name__.lower()
+            refused.append(
+                f"{kind} that ends at t {end}; accepted is up to {latest}, a day after clock.t"
+            )
+    return Received(replace(batch, records=tuple(kept)), tuple(refused))
+
+
+def _end(record: records.Record) -> int:
+    return record.t + record.duration_us if isinstance(record, records.Turn) else record.t
 
 
 def _belongs_to(device: str) -> str:

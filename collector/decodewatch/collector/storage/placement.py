@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from decodewatch.shared.wire import Clock
 
+AHEAD_US = 24 * 3600 * 1_000_000
+"""So far ahead of the server's clock a device's is still believed."""
 JITTER_US = 1_000_000
 """A boot is not moved by less than this: its records keep their places and their order."""
 
@@ -27,7 +29,7 @@ class Placement:
 
 def place(current: Placement | None, clock: Clock, received_at: int) -> Placement:
     """The placement after one more reading of a device's clocks, received at `received_at`."""
-    if clock.synchronised:
+    if clock.synchronised and clock.wall <= received_at + AHEAD_US:
         offset = clock.wall - clock.t
         if current is None or current.clock_t is None:
             return Placement(offset, "clock", clock.t)

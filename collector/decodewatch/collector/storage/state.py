@@ -1,8 +1,8 @@
 """The current state of a device, one row: how messages change it. Pure.
 
-Every change picks the newer of two things by what the device says of itself (connection number,
-place in time), never by the order of arrival, so that two collectors that see the same messages in
-different orders end with the same row.
+Of two records the newer is picked by its place in time, never by the order of arrival. Of two
+statuses it is the one with the higher connection number, but for one case: see `hear`. Two
+collectors that see the same messages, however they take turns, end with the same row.
 """
 
 from typing import Any
@@ -53,13 +53,15 @@ def unseen(device: str, received_at: int) -> Row:
 def hear(row: Row, status: Status, received_at: int, *, retained: bool) -> None:
     """Take a status in. An older connection is ignored; of one connection, offline is the end.
 
-    A retained one was sent at some time before: it says nothing about when the device was there.
+    A device that lost its spool and its clock counts connections anew, from a lower number: what
+    it says of a new one is believed. A retained status was sent at some time before: it says
+    nothing about when the device was there.
     """
     if not retained:
         row["last_received_at"] = max(row["last_received_at"], received_at)
-    if status.connection < row["connection"]:
+    if status.connection < row["connection"] and not _begins_anew(row, status, retained=retained):
         return
-    if status.connection > row["connection"]:
+    if status.connection != row["connection"]:
         row["online"] = status.online
     elif row["online"] == status.online and retained:
         return
@@ -69,6 +71,19 @@ def hear(row: Row, status: Status, received_at: int, *, retained: bool) -> None:
     row["status_at"] = max(row["status_at"] or 0, received_at)
     row["agent_version"] = status.agent_version or row["agent_version"]
     row["boot"] = status.boot or row["boot"]
+
+
+def _begins_anew(row: Row, status: Status, *, retained: bool) -> bool:
+    """Whether a status with a lower connection number is the newer one all the same.
+
+    A will cannot be told from that of a dead connection, which the broker sends late. What a device
+    says itself comes when it says it, but where it is retained: then a clock must vouch for it.
+    """
+    if not status.online:
+        return False
+    clock = status.clock
+    vouched = clock is not None and clock.synchronised and clock.wall > (row["status_at"] or 0)
+    return vouched or not retained
 
 
 def take_sample(row: Row, sample: Sample, at: int) -> None:

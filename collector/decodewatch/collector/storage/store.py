@@ -14,7 +14,7 @@ from sqlalchemy import Engine, Table, bindparam, delete, exc, func, insert, sele
 from sqlalchemy.engine import Connection
 
 from decodewatch.collector.errors import ServerError
-from decodewatch.collector.storage import boots, devices, ledger, sql, streams
+from decodewatch.collector.storage import boots, clones, devices, ledger, sql, streams
 from decodewatch.collector.storage.arrivals import Arrival, Delivery, Envelope, Heard, Letter
 from decodewatch.collector.storage.rows import Row, row_of
 from decodewatch.shared import logs, tables
@@ -141,10 +141,12 @@ class Store:
 
     def _attempt(self, arrivals: Sequence[Arrival]) -> Tally:
         with self._engine.begin() as connection:
-            fresh, duplicates = streams.enter(connection, arrivals)
-            tally = Tally(duplicate=duplicates)
+            entered = streams.enter(connection, arrivals)
+            fresh = entered.fresh
+            tally = Tally(duplicate=entered.duplicates)
             places = boots.place_all(connection, _readings(arrivals))
             states = devices.lock(connection, arrivals)
+            clones.notice(connection, entered, places)
             for item in fresh:
                 _count(tally, item)
             _write_records(connection, fresh, places)

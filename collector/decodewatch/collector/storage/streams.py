@@ -10,7 +10,8 @@ from decodewatch.collector.storage.arrivals import Arrival, Delivery, Envelope, 
 from decodewatch.collector.storage.ledger import Ledger
 from decodewatch.collector.storage.rows import Row
 from decodewatch.shared import tables
-from decodewatch.shared.records import MAX_INTEGER, Event, Record
+from decodewatch.shared.records import Event, Record
+from decodewatch.shared.wire import MAX_NUMBER
 
 _COUNTS = ("watermark", "highest", "received", "duplicate", "late", "missing", "evicted_count")
 
@@ -31,7 +32,7 @@ def evicted_by(record: Record) -> Evicted | None:
     stream, first, last = (record.data.get(name) for name in ("stream", "first", "last"))
     if not isinstance(stream, str) or not 0 < len(stream) <= 64:
         return None
-    if type(first) is not int or type(last) is not int or not 1 <= first <= last <= MAX_INTEGER:
+    if type(first) is not int or type(last) is not int or not 1 <= first <= last <= MAX_NUMBER:
         return None
     return Evicted(stream, first, last)
 
@@ -80,8 +81,20 @@ def _ranges(value: object) -> ledger.Ranges:
     return tuple((first, last) for first, last in value)
 
 
-def enter(connection: Connection, arrivals: Sequence[Arrival]) -> tuple[list[Arrival], int]:
-    """Enter batches in their ledgers: the arrivals that are not duplicates, and how many were.
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The arrivals that are not duplicates, how many were, and what begins a stream of them.
+
+    A stream begins here with its first batch that names the stream before it.
+    """
+
+    fresh: list[Arrival]
+    duplicates: int
+    begun: list[Delivery]
+
+
+def enter(connection: Connection, arrivals: Sequence[Arrival]) -> Entered:
+    """Enter batches in their ledgers.
 
     A letter whose envelope could be read counts as a batch: it was delivered, if in vain.
     """
@@ -95,15 +108,20 @@ def enter(connection: Connection, arrivals: Sequence[Arrival]) -> tuple[list[Arr
             defaults.setdefault(key, _unseen(envelope, stream, item.message.received_at))
     rows = sql.locked(connection, tables.stream, defaults)
     fresh: list[Arrival] = []
+    begun: list[Delivery] = []
     duplicates = 0
     for item in arrivals:
         envelope = _envelope(item)
+        if envelope is not None and isinstance(item, Delivery):
+            row = rows[envelope.device, envelope.stream]
+            if row["previous"] is None and envelope.previous is not None:
+                begun.append(item)
         if envelope is None or _enter(rows, item, envelope):
             fresh.append(item)
         else:
             duplicates += 1
     sql.save(connection, tables.stream, list(rows.values()))
-    return fresh, duplicates
+    return Entered(fresh, duplicates, begun)
 
 
 def _enter(rows: dict[sql.Key, Row], item: Arrival, envelope: Envelope) -> bool:

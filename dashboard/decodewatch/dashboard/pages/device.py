@@ -7,8 +7,10 @@ from sqlalchemy import Connection
 
 from decodewatch.dashboard import cells, charts, lists, queries, series, verdicts, view
 from decodewatch.dashboard import format as words
+from decodewatch.shared.sketch import enough_for
 
 URL = "device"
+_WHOLE = "a double click on a cell shows all of it"
 
 
 def link(name: str, period: view.Period, label: str | None = None) -> None:
@@ -107,7 +109,7 @@ def _head(
     if found.advice:
         st.caption(f":material/info: {found.advice}")
     with st.container(border=True):
-        cells.row(cells.of(device, decoding, current, ledger))
+        cells.row(cells.of(device, decoding, current, ledger), device.device)
 
 
 def _facts(connection: Connection, device: queries.Device, moment: view.Moment) -> str:
@@ -168,8 +170,13 @@ def _notes(
     """What a reader of the charts should know of their points."""
     yield f"Times are those of {moment.zone}."
     if windows:
-        apart = ", ".join(f"{name} {words.span(width)}" for name, width in itl.widths.items())
-        yield f"A point of ITL stands for as long as it needs to have enough tokens: {apart}."
+        drawn = {name: width for name, width in itl.widths.items() if width is not None}
+        apart = ", ".join(f"{name} {words.span(width)}" for name, width in drawn.items())
+        if drawn:
+            yield f"A point of ITL stands for as long as it needs to have enough tokens: {apart}."
+        for q, name in zip(series.QUANTILES, series.PERCENTILES, strict=True):
+            if drawn and name not in drawn:
+                yield f"{name} not drawn: it needs {enough_for(q):,} tokens a point."
     yield f"A point of a sensor stands for {words.span(along.width)}."
     if stride > 1:
         yield f"Sensors are read from one sample in {stride}."
@@ -269,6 +276,7 @@ def _turns(
             ),
             "end": st.column_config.NumberColumn("at its end", format="%.1f MiB"),
             "peak": st.column_config.NumberColumn("peak", format="%.1f MiB"),
+            "error": st.column_config.TextColumn("error", help=_WHOLE),
         },
     )
     if decoding.turns > len(turns):
@@ -291,7 +299,10 @@ def _events(
         placeholder="\N{EN DASH}",
         height=view.table_height(len(events)),
         key="events",
-        column_config={"at": st.column_config.DatetimeColumn("at", format="D MMM HH:mm:ss")},
+        column_config={
+            "at": st.column_config.DatetimeColumn("at", format="D MMM HH:mm:ss"),
+            "what": st.column_config.TextColumn("what", help=_WHOLE),
+        },
     )
 
 

@@ -51,7 +51,7 @@ def _device(
         device_page.link(device.device, period)
         view.connection_badge(device, moment)
         st.caption(_decoded(device, decoding, period, moment))
-    cells.row(cells.of(device, decoding, runtime, ledger))
+    cells.row(cells.of(device, decoding, runtime, ledger), device.device)
     if device.turn_at is None:
         st.caption(view.WRAP_LOOP)
     elif decoding.cut:
