@@ -10,6 +10,7 @@ import pytest
 from support.application import AgentProcess
 from support.devices import DEVICES
 
+from decodewatch.agent.cli import _for_people
 from decodewatch.agent.settings import AgentSettings
 from decodewatch.shared.errors import SettingsError
 
@@ -42,6 +43,22 @@ def test_sources_reads_a_recorded_device_and_says_why_not(board: str) -> None:
     for reading in found:
         assert (reading["value"] is None) == (reading["reason"] is not None)
         assert reading["unit"] and reading["source"]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (25_276_510_208, "bytes", "23.54 GiB"),
+        (0, "bytes", "0 bytes"),
+        (1_328_683_251, "microseconds", "1328.68 s"),
+        (1_728_000_000, "hertz", "1728 MHz"),
+        (0.254, "share", "25.4 %"),
+        (61.5, "celsius", "61.5 °C"),
+        (7, "count", "7"),
+    ],
+)
+def test_sources_prints_values_as_people_say_them(value: float, unit: str, shown: str) -> None:
+    assert _for_people(value, unit) == shown
 
 
 def test_sources_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

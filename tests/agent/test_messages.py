@@ -105,7 +105,7 @@ def test_a_refusal_names_the_turn_that_it_concerns() -> None:
         turn_record({"id": "t2", "t": 0}, "r1", None, NOW)
     assert refusal.value.turn == "t2"
     for line in (b'{"type":"forgot","turn":"t3"}', b'{"type":["turn"],"turn":"t3"}'):
-        with pytest.raises(Refusal, match="^type: ") as refusal:
+        with pytest.raises(Refusal, match=r"^type: ") as refusal:
             parse(line, NOW)
         assert (refusal.value.turn, refusal.value.message) == ("t3", None)
 

@@ -117,6 +117,21 @@ def test_the_agent_stops_within_seconds_with_all_that_was_said(
     assert not agent.socket.exists()
 
 
+def test_what_is_acknowledged_after_the_spool_was_removed_survives_kill_9(
+    agent: AgentProcess, application: Application
+) -> None:
+    application.hello()
+    application.hear()
+    stored_turn(application, "before")
+    for path in agent.state.glob("spool.db*"):
+        path.unlink()
+    stored_turn(application, "after")
+    stored_turn(application, "later")
+    agent.kill()
+    assert [turn.id for turn in records(agent.state, Turn)] == ["after", "later"]
+    assert len(events(agent.state, "spool_removed")) == 1
+
+
 def test_what_was_acknowledged_survives_kill_9(
     agent: AgentProcess, application: Application
 ) -> None:

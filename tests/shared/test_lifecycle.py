@@ -42,3 +42,20 @@ def test_a_storm_of_signals_stops_a_process_and_never_hangs_it() -> None:
         assert process.stdout.read() == "stopped\n"
         assert process.wait(10) in (0, -signal.SIGINT, -signal.SIGTERM)
         process.stdout.close()
+
+
+def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:
+    code = (
+        "import signal, threading, time\n"
+        "from decodewatch.shared.lifecycle import Stop\n"
+        "stop = Stop().install()\n"
+        "def poke():\n"
+        "    time.sleep(0.5)\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+        "threading.Thread(target=poke, daemon=True).start()\n"
+        "print(stop.wait(None))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=20)
+    assert (done.returncode, done.stdout) == (0, "True\n")

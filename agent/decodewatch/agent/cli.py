@@ -93,8 +93,24 @@ def _print(source: Source, readings: list[Reading], took_us: int, *, as_json: bo
             }
             print(json.dumps(fields))
         else:
-            shown = f"unknown: {reading.reason}" if reading.value is None else f"{reading.value:g}"
-            if isinstance(reading.value, int):
-                shown = str(reading.value)
-            unit = "" if reading.value is None or row.unit == "count" else f" {row.unit}"
-            print(f"  {reading.key:<44} {shown}{unit}")
+            if reading.value is None:
+                shown = f"unknown: {reading.reason}"
+            else:
+                shown = _for_people(reading.value, row.unit)
+            print(f"  {reading.key:<44} {shown}")
+
+
+def _for_people(value: int | float, unit: str) -> str:
+    """A value as a person says it; `--json` has it as it is sent."""
+    if unit == "bytes":
+        power = min(max(value.bit_length() - 1, 0) // 10, 4) if isinstance(value, int) else 0
+        return f"{value / (1 << 10 * power):.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    if unit == "microseconds":
+        return f"{value / 1_000_000:.6g} s"
+    if unit == "hertz":
+        return f"{value / 1_000_000:.6g} MHz"
+    if unit == "share":
+        return f"{value * 100:.3g} %"
+    if unit == "celsius":
+        return f"{value:g} °C"
+    return f"{value}" if unit == "count" else f"{value:g} {unit}"

@@ -30,6 +30,9 @@ class Stop:
         """Catch SIGTERM and SIGINT from now on. Only the main thread may call this."""
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._caught)
+        # Handlers run in the main thread, but the kernel may interrupt another one: then this is
+        # all that wakes the main thread out of `wait`.
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         return self
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
