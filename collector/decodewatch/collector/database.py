@@ -73,7 +73,7 @@ def open_engine(url: str, *, create: bool = True) -> Engine:
                 "pip install 'psycopg[binary]' brings it"
             ) from None
     try:
-        with engine.connect() as connection:
+        with reading(engine) as connection:
             connection.execute(text("SELECT 1"))
     except (exc.DBAPIError, sqlite3.Error) as error:
         engine.dispose()
