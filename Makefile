@@ -29,7 +29,8 @@ unit: $(VENV)/.test system-packages
 
 # JetPack 6 has Python 3.10: the agent and what it shares must run there too.
 python310:
-	@found=$$(command -v python3.10 || ls "$$HOME"/.pyenv/versions/3.10.*/bin/python 2>/dev/null | tail -n 1); \
+	@found=""; for one in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin/python; do \
+	  if "$$one" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null; then found="$$one"; break; fi; done; \
 	if [ -z "$$found" ]; then echo "python3.10 is not here: the agent was not tested on it"; exit 0; fi; \
 	"$$found" -m venv .venv310 && \
 	.venv310/bin/pip install --quiet --disable-pip-version-check --editable ".[broker]" hypothesis psutil pytest && \
