@@ -311,7 +311,7 @@ def test_an_agent_that_stalls_costs_a_bound_and_is_told_what_was_given_up(
     inbox.gate.clear()
     for _ in range(3000):
         turn(monitor)
-    until(lambda: monitor.dropped >= 3000 - MAX_TURNS - 1, 20, "old turns are given up")
+    until(lambda: monitor.dropped >= 3000 - MAX_TURNS, 20, "old turns are given up")
     assert len(monitor._channel._out) < channel._MAX_UNSENT + MAX_LINE
     inbox.gate.set()
     assert monitor.flush(20)
