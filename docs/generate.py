@@ -10,7 +10,7 @@ from pathlib import Path
 from decodewatch.agent import sources
 from decodewatch.agent.runtimes import cgroup, process
 from decodewatch.agent.settings import AgentSettings
-from decodewatch.agent.sources.base import Measurement
+from decodewatch.agent.sources.kit.base import Measurement
 from decodewatch.collector.broker import EmbeddedSettings
 from decodewatch.collector.settings import CollectorSettings
 from decodewatch.collector.up import UpSettings

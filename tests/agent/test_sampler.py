@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodewatch.agent.sampler import Sampler, Series
-from decodewatch.agent.sources.base import Measurement, Reading, Value, unknown
+from decodewatch.agent.sources.kit.base import Measurement, Reading, Value, unknown
 from decodewatch.shared.records import MAX_MEASUREMENTS, Sample, read, to_json
 
 TEMP = Measurement("temp_celsius", "celsius", "gauge", "")

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from decodewatch.agent.sources.base import Reading, Source, Value
+from decodewatch.agent.sources.kit.base import Reading, Source, Value, first_known
 from decodewatch.shared import logs
 from decodewatch.shared.records import MAX_MEASUREMENTS, Measured, Sample
 
@@ -18,11 +18,15 @@ _KILLS_SOURCE: Final = "vmstat"
 # Digits behind the point that mean something; the rest would be noise on the wire.
 _DIGITS: Final[Mapping[str, int | None]] = {
     "bytes": None,
+    "bytes_per_second": None,
     "hertz": None,
     "microseconds": None,
     "count": 2,
     "celsius": 2,
     "share": 4,
+    "joules": 3,
+    "volts": 3,
+    "watts": 3,
 }
 
 
@@ -106,6 +110,8 @@ class Series:
         for reading in readings:
             self._empty = False
             key = reading.key
+            if reading.word is not None:
+                continue  # a setting of the device, not a part of samples
             if reading.value is None:
                 if reading.reason is not None and (
                     key in self._reasons or len(self._reasons) < MAX_MEASUREMENTS
@@ -163,6 +169,8 @@ class Sampler:
         self._series = Series(now_us)
         self._back_off: dict[str, tuple[int, int]] = {}  # source: (seconds, until this time)
         self._told: set[str] = set()
+        self.readings: list[Reading] = []
+        """What was read at the last tick, one reading a key."""
         self.oom_kills: int | None = None
         """OOM kills of the device since boot at the last tick; None where that is unknown."""
 
@@ -173,11 +181,12 @@ class Sampler:
 
     def tick(self, now_us: int) -> None:
         """Read every source once."""
+        readings: list[Reading] = []
         for source in self._sources:
-            readings = self._read(source, now_us)
-            self._series.add(readings)
-            if source.name == _KILLS_SOURCE:
-                self._see_kills(readings)
+            readings += self._read(source, now_us)
+        self.readings = first_known(readings)
+        self._series.add(self.readings)
+        self._see_kills(self.readings)
 
     def read_oom_kills(self, now_us: int) -> int | None:
         """Read the OOM kills of the device now, between two ticks."""

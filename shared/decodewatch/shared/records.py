@@ -24,7 +24,11 @@ ENDINGS = ("complete", "cancelled", "error", "aborted", "truncated", "lost")
 # Where the number of output tokens comes from: counted one a step, the engine's own report, or
 # one a chunk because nothing better was known.
 TOKEN_SOURCES = ("counted", "reported", "estimated")
-THROTTLE_STATES = ("none", "throttled", "unknown")
+# What held the clocks down. policy: the power mode or a cap was changed, which is no throttling.
+THROTTLE_STATES = ("none", "thermal", "power", "over_current", "policy", "unknown")
+# What a device was doing in a part of an interval, by the times of its turns: `prefill` and
+# `decode` where every open turn was in that phase, `mixed` where there were both.
+PHASES = ("idle", "prefill", "decode", "mixed")
 
 MAX_TIME_US = (1 << 53) - 1  # 285 years: exact in every JSON reader
 MAX_INTEGER = (1 << 63) - 1  # what a SQL BIGINT holds
@@ -340,12 +344,40 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """What the hardware showed while the device was in one of PHASES.
+
+    `duration_us` is the time of the interval's readings that lie in it; `tokens` were decoded in
+    it. Power times duration over tokens is the energy of a token.
+    """
+
+    duration_us: int
+    tokens: int
+    values: Mapping[str, Measured]
+
+
+def _phases(value: Any) -> dict[str, Phase]:
+    if not isinstance(value, dict):
+        raise RecordError(f"{shown(value)}; accepted is an object of phases")
+    found = {}
+    for name, item in value.items():
+        choice(PHASES)(name)
+        if not isinstance(item, list) or len(item) != 3:
+            raise RecordError(f"{shown(item)}; accepted is [duration_us, tokens, measurements]")
+        found[name] = Phase(
+            integer(1, MAX_TIME_US)(item[0]), integer(0, 1 << 40)(item[1]), _measurements(item[2])
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """What the hardware (or, with `runtime`, one runtime's process) showed in one interval.
 
     `values` maps a measurement, with its label after a colon where it has one, to a gauge's
     [mean, minimum, maximum] or a counter's increase. A measurement that could not be read is
-    absent from it and stands in `unknown` with its reason.
+    absent from it and stands in `unknown` with its reason. `phases` holds the same of those that
+    are kept apart by phase, for the system only.
     """
 
     KIND: ClassVar[str] = "sample"
@@ -355,6 +387,7 @@ class Sample:
         Field("duration_us", integer(1, MAX_TIME_US)),
         Field("values", _measurements),
         Field("unknown", _reasons, required=False),
+        Field("phases", optional(_phases), required=False),
     )
 
     runtime: str | None
@@ -362,6 +395,7 @@ class Sample:
     duration_us: int
     values: Mapping[str, Measured]
     unknown: Mapping[str, str] | None = None
+    phases: Mapping[str, Phase] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +439,10 @@ def to_json(record: Record) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, (Sketch, ModelSpec)):
         return value.to_json()
+    if isinstance(value, Phase):
+        return [value.duration_us, value.tokens, value.values]
+    if isinstance(value, Mapping) and any(isinstance(item, Phase) for item in value.values()):
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, Stratum):
         return [value.depth, value.concurrency, value.throttle, value.itl.to_json()]
     if isinstance(value, tuple):

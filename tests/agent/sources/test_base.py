@@ -10,17 +10,14 @@ from support.devices import FakeKernel, recorded
 
 from decodewatch.agent import sources
 from decodewatch.agent.sources import MEASUREMENTS, REGISTRY, open_sources
-from decodewatch.agent.sources.base import (
+from decodewatch.agent.sources.kit.base import REASONS, Measurement, Reading, read_as
+from decodewatch.agent.sources.kit.files import (
     READ_LIMIT,
-    REASONS,
     RELIST_S,
     RELIST_SOON_S,
     REPROBE_S,
-    Measurement,
     PolledFile,
     PolledFolder,
-    Reading,
-    read_as,
     read_once,
 )
 
@@ -275,7 +272,7 @@ def test_a_value_that_no_table_can_store_is_implausible() -> None:
 
 
 def test_every_module_of_the_folder_is_registered() -> None:
-    shared = {"__init__", "base", "text"}
+    shared = {"__init__"}
     modules = {path.stem for path in Path(sources.__path__[0]).glob("*.py")} - shared
     assert sorted(modules) == sorted(name for name, _ in REGISTRY)
 
@@ -317,5 +314,5 @@ def test_a_tick_of_all_sources_costs_less_than_three_thousandths_of_a_second(
 def test_opening_the_sources_touches_no_file(tmp_path: Path) -> None:
     kernel = FakeKernel(tmp_path)
     for _, factory in REGISTRY:
-        factory(tmp_path, kernel)  # type: ignore[call-arg]
+        factory(tmp_path, kernel)
     assert not kernel.opens and not kernel.listings

@@ -23,7 +23,8 @@ from decodewatch.agent.runtimes.cgroup import (
     parse_oom_kills,
 )
 from decodewatch.agent.runtimes.process import ProcessReader
-from decodewatch.agent.sources.base import RELIST_S, Value
+from decodewatch.agent.sources.kit.base import Value
+from decodewatch.agent.sources.kit.files import RELIST_S
 
 PID = 4711
 MIB = 1 << 20

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.devices import FakeKernel, recorded, shown
 
 from decodewatch.agent.sources import cpufreq
-from decodewatch.agent.sources.base import RELIST_S, RELIST_SOON_S, REPROBE_S
 from decodewatch.agent.sources.cpufreq import MOST_POLICIES, Cpufreq
+from decodewatch.agent.sources.kit.files import RELIST_S, RELIST_SOON_S, REPROBE_S
 
 FOLDER = "/sys/devices/system/cpu/cpufreq"
 

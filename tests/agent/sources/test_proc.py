@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.devices import DEVICES, FakeKernel, recorded, shown
 
 from decodewatch.agent.sources import cpu, meminfo, pressure, vmstat
-from decodewatch.agent.sources.base import REASONS, Reading, read_as
 from decodewatch.agent.sources.cpu import Cpu, Ticks
+from decodewatch.agent.sources.kit.base import REASONS, Reading, read_as
 from decodewatch.agent.sources.meminfo import Meminfo
 from decodewatch.agent.sources.pressure import Pressure
 from decodewatch.agent.sources.vmstat import Vmstat
@@ -94,7 +94,7 @@ def test_what_is_no_size_is_not_taken_for_one(value: str) -> None:
 
 def test_swapping_and_kills_of_a_recorded_board(tmp_path: Path) -> None:
     kernel = recorded("orin_nano_super", tmp_path)
-    assert shown(Vmstat(kernel.root, kernel, page_bytes=4096).read()) == {
+    assert shown(Vmstat(kernel.root, kernel).read()) == {
         "swap_in_bytes": 1476 * 4096,
         "swap_out_bytes": 35045 * 4096,
         "major_faults": 18233,

@@ -20,7 +20,7 @@ from decodewatch.agent.runtimes.process import (
     parse_stat,
     parse_status,
 )
-from decodewatch.agent.sources.base import REPROBE_S
+from decodewatch.agent.sources.kit.files import REPROBE_S
 
 MIB = 1 << 20
 PID = 4711

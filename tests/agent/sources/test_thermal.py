@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.devices import FakeKernel, recorded, shown
 
 from decodewatch.agent.sources import thermal
-from decodewatch.agent.sources.base import RELIST_S, RELIST_SOON_S, REPROBE_S, Value
+from decodewatch.agent.sources.kit.base import Value
+from decodewatch.agent.sources.kit.files import RELIST_S, RELIST_SOON_S, REPROBE_S
 from decodewatch.agent.sources.thermal import (
     MOST_ZONES,
     Thermal,

@@ -11,19 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    RELIST_S,
-    Kernel,
-    Measurement,
-    PolledFile,
-    Reading,
-    Reason,
-    read_as,
-    read_once,
-    unknown,
-)
-from decodewatch.agent.sources.text import after, only_number, whole_number
+from decodewatch.agent.sources.kit.base import Measurement, Reading, Reason, read_as, unknown
+from decodewatch.agent.sources.kit.files import RELIST_S, PolledFile, read_once
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import after, only_number, whole_number
 
 LIMIT = Measurement(
     "cgroup_memory_limit_bytes", "bytes", "gauge", "tightest memory limit of the runtime's cgroups"

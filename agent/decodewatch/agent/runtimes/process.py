@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from decodewatch.agent.runtimes.cgroup import CgroupMemory, CgroupReader
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
-    Measurement,
-    PolledFile,
-    Reading,
-    Reason,
-    read_as,
-    unknown,
-)
-from decodewatch.agent.sources.text import kibibytes, whole_number
+from decodewatch.agent.sources.kit.base import Measurement, Reading, Reason, read_as, unknown
+from decodewatch.agent.sources.kit.files import PolledFile
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import kibibytes, whole_number
 
 RSS_ANON = Measurement(
     "runtime_rss_anon_bytes",

@@ -8,16 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
-    Measurement,
-    PolledFile,
-    Reading,
-    all_unknown,
-    read_as,
-)
-from decodewatch.agent.sources.text import whole_number
+from decodewatch.agent.sources.kit.base import Measurement, Reading, all_unknown, read_as
+from decodewatch.agent.sources.kit.files import PolledFile
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import whole_number
 
 BUSY = Measurement(
     "cpu_busy_share",
@@ -79,6 +73,9 @@ class Cpu:
     """Reads /proc/stat and remembers the last ticks."""
 
     name = "cpu"
+    reads: ClassVar = "/proc/stat"
+    platform: ClassVar = "Linux"
+    permission: ClassVar = "anyone; denied to apps on Android"
     measurements: ClassVar[tuple[Measurement, ...]] = (BUSY,)
 
     def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:

@@ -8,19 +8,17 @@ hold one number in kHz (the kernel's Documentation/admin-guide/pm/cpufreq.rst).
 from pathlib import Path
 from typing import ClassVar, Final
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
+from decodewatch.agent.sources.kit.base import (
     Measurement,
-    PolledFile,
-    PolledFolder,
     Reading,
     Reason,
     all_unknown,
     read_as,
     unknown,
 )
-from decodewatch.agent.sources.text import only_number
+from decodewatch.agent.sources.kit.files import PolledFile, PolledFolder
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import only_number
 
 CLOCK = Measurement("cpu_hertz", "hertz", "gauge", "clock of the CPUs of a policy now")
 MAX = Measurement(
@@ -65,6 +63,9 @@ class Cpufreq:
     """Reads the clocks of every policy."""
 
     name = "cpufreq"
+    reads: ClassVar = "/sys/devices/system/cpu/cpufreq/policy*"
+    platform: ClassVar = "Linux"
+    permission: ClassVar = "anyone; partly denied to apps on Android"
     measurements: ClassVar[tuple[Measurement, ...]] = (CLOCK, MAX, HW_MAX)
 
     def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:

@@ -6,17 +6,10 @@ Lines such as `MemFree:          412356 kB`, where kB are 1024 bytes (proc_memin
 from pathlib import Path
 from typing import ClassVar
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
-    Measurement,
-    PolledFile,
-    Reading,
-    all_unknown,
-    read_as,
-    unknown,
-)
-from decodewatch.agent.sources.text import kibibytes
+from decodewatch.agent.sources.kit.base import Measurement, Reading, all_unknown, read_as, unknown
+from decodewatch.agent.sources.kit.files import PolledFile
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import kibibytes
 
 TOTAL = Measurement("mem_total_bytes", "bytes", "gauge", "memory that the kernel manages")
 AVAILABLE = Measurement(
@@ -68,6 +61,9 @@ class Meminfo:
     """Reads /proc/meminfo."""
 
     name = "meminfo"
+    reads: ClassVar = "/proc/meminfo"
+    platform: ClassVar = "Linux"
+    permission: ClassVar = "anyone"
     measurements: ClassVar[tuple[Measurement, ...]] = (
         TOTAL,
         AVAILABLE,

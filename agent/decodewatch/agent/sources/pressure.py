@@ -7,17 +7,10 @@ boot (the kernel's Documentation/accounting/psi.rst).
 from pathlib import Path
 from typing import ClassVar
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
-    Measurement,
-    PolledFile,
-    Reading,
-    all_unknown,
-    read_as,
-    unknown,
-)
-from decodewatch.agent.sources.text import after, whole_number
+from decodewatch.agent.sources.kit.base import Measurement, Reading, all_unknown, read_as, unknown
+from decodewatch.agent.sources.kit.files import PolledFile
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import after, whole_number
 
 
 def _row(resource: str, share: str, who: str) -> Measurement:
@@ -51,6 +44,9 @@ class Pressure:
     """Reads /proc/pressure/{cpu,memory,io}, each for itself."""
 
     name = "pressure"
+    reads: ClassVar = "/proc/pressure/{cpu,memory,io}"
+    platform: ClassVar = "Linux 4.20"
+    permission: ClassVar = "anyone; denied to apps on Android"
     measurements: ClassVar[tuple[Measurement, ...]] = (*_SOME.values(), *_FULL.values())
 
     def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:

@@ -13,23 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
-    Measurement,
-    PolledFile,
-    PolledFolder,
-    Reading,
-    Reason,
-    read_as,
-    read_once,
-    unknown,
-)
-from decodewatch.agent.sources.text import only_number
-
-TEMP = Measurement(
-    "temp_celsius", "celsius", "gauge", "temperature of the thermal zone that the label names"
-)
+from decodewatch.agent.sources.kit.base import Measurement, Reading, Reason, read_as, unknown
+from decodewatch.agent.sources.kit.common import TEMP
+from decodewatch.agent.sources.kit.files import PolledFile, PolledFolder, read_once
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import only_number
 
 MOST_ZONES: Final = 128
 """Zones reported at most: the largest phones have about 100."""
@@ -116,6 +104,9 @@ class Thermal:
     """Reads the thermal zones that are enabled and measure a temperature."""
 
     name = "thermal"
+    reads: ClassVar = "/sys/class/thermal/thermal_zone*/{type,mode,temp}"
+    platform: ClassVar = "Linux"
+    permission: ClassVar = "anyone; denied to apps on Android"
     measurements: ClassVar[tuple[Measurement, ...]] = (TEMP,)
 
     def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:

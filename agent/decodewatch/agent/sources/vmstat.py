@@ -3,20 +3,13 @@
 Lines such as `pswpin 1476`, counted from boot; swapping is counted in pages (proc_vmstat(5)).
 """
 
-import os
 from pathlib import Path
 from typing import ClassVar
 
-from decodewatch.agent.sources.base import (
-    KERNEL,
-    Kernel,
-    Measurement,
-    PolledFile,
-    Reading,
-    all_unknown,
-    read_as,
-)
-from decodewatch.agent.sources.text import after, whole_number
+from decodewatch.agent.sources.kit.base import Measurement, Reading, all_unknown, read_as
+from decodewatch.agent.sources.kit.files import PolledFile
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
+from decodewatch.agent.sources.kit.text import after, whole_number
 
 SWAP_IN = Measurement("swap_in_bytes", "bytes", "counter", "read back from swap")
 SWAP_OUT = Measurement("swap_out_bytes", "bytes", "counter", "written to swap")
@@ -55,15 +48,14 @@ class Vmstat:
     """Reads /proc/vmstat."""
 
     name = "vmstat"
+    reads: ClassVar = "/proc/vmstat"
+    platform: ClassVar = "Linux"
+    permission: ClassVar = "anyone; denied to apps on Android"
     measurements: ClassVar[tuple[Measurement, ...]] = (SWAP_IN, SWAP_OUT, MAJOR_FAULTS, OOM_KILLS)
 
-    def __init__(
-        self, root: Path, kernel: Kernel = KERNEL, *, page_bytes: int | None = None
-    ) -> None:
-        """`page_bytes` is the kernel's page size; that of this machine unless given."""
+    def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:
         self._file = PolledFile(root / "proc/vmstat", kernel)
-        # Not 4096 everywhere: 16 KiB on a Raspberry Pi 5 and on newer phones.
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if page_bytes is None else page_bytes
+        self._page_bytes = kernel.page_bytes()
 
     def read(self) -> list[Reading]:
         """All of `measurements`."""

@@ -1,0 +1,6 @@
+"""What sources are made of.
+
+`base` has measurements and readings, `common` the measurements that several sources have, `kernel`
+what is asked of the operating system, `files` and `commands` what is read again and again, `text`
+the numbers in it, and `recorded` a device that was recorded.
+"""
