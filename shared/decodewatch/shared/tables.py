@@ -55,6 +55,7 @@ device_state = Table(
     Column("memory_total_bytes", BigInteger),
     Column("memory_available_bytes", BigInteger),
     Column("swap_used_bytes", BigInteger),
+    Column("throttle", String(16)),  # one of records.THROTTLE_STATES
     Column("turn_at", BigInteger),  # end of the newest turn, like the columns below
     Column("turn_id", _Id),
     Column("turn_ending", String(16)),
@@ -62,6 +63,8 @@ device_state = Table(
     Column("turn_tpot_us", Float),
     Column("runtime", _Id),
     Column("runtime_memory_bytes", BigInteger),  # RssAnon + VmSwap after it
+    Column("described_at", BigInteger),  # of the newest event device_described
+    Column("description", _Json),  # its data: board, memory, power mode, ceiling
 )
 
 # One boot of a device, and how its boot clock maps to wall time.
@@ -191,6 +194,7 @@ sample = Table(
     Column("duration_us", BigInteger, nullable=False),
     Column("values", _Json, nullable=False),  # {measurement: [mean, min, max] or increase}
     Column("unknown", _Json),  # {measurement: reason}
+    Column("phases", _Json),  # {phase: [duration_us, tokens, values]}
     Index(None, "device", "at"),
 )
 

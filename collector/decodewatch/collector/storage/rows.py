@@ -9,6 +9,7 @@ from decodewatch.shared import tables
 from decodewatch.shared.records import (
     Event,
     Floor,
+    Phase,
     Record,
     Runtime,
     Sample,
@@ -88,7 +89,14 @@ def _sample(record: Sample) -> Row:
         "duration_us": record.duration_us,
         "values": record.values,
         "unknown": record.unknown or None,
+        "phases": _phases(record.phases),
     }
+
+
+def _phases(phases: Mapping[str, Phase] | None) -> dict[str, list[Any]] | None:
+    if not phases:
+        return None
+    return {name: [one.duration_us, one.tokens, one.values] for name, one in phases.items()}
 
 
 def _event(record: Event) -> Row:

@@ -22,7 +22,9 @@ SAMPLE_COLUMNS = (
     "memory_total_bytes",
     "memory_available_bytes",
     "swap_used_bytes",
+    "throttle",
 )
+DESCRIPTION_COLUMNS = ("described_at", "description")
 TURN_COLUMNS = (
     "turn_at",
     "turn_id",
@@ -46,7 +48,7 @@ def unseen(device: str, received_at: int) -> Row:
         "clock_synchronised": None,
         "first_received_at": received_at,
         "last_received_at": received_at,
-        **dict.fromkeys(SAMPLE_COLUMNS + TURN_COLUMNS),
+        **dict.fromkeys(SAMPLE_COLUMNS + TURN_COLUMNS + DESCRIPTION_COLUMNS),
     }
 
 
@@ -104,6 +106,7 @@ def sample_columns(at: int, values: Any) -> Row:
         "memory_total_bytes": _bytes(values, "mem_total_bytes"),
         "memory_available_bytes": _bytes(values, "mem_available_bytes"),
         "swap_used_bytes": None if total is None or free is None else total - free,
+        "throttle": None,
     }
 
 
