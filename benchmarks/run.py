@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-ALL = ("wrapper_cost", "model_overhead", "agent_cost", "wire_bytes", "spool", "ingest")
+ALL = (
+    *("wrapper_cost", "model_overhead", "agent_cost", "sources", "bandwidth", "wire_bytes"),
+    *("proxy_cost", "spool", "ingest"),
+)
 
 
 def main() -> int:

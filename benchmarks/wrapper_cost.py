@@ -7,6 +7,9 @@ a bare `for` over the same generator, as the median of interleaved rounds (`best
 `ratio_to_bare` is the median of that round's ratios to the case `bare`, the line
 `stamps.append(time.monotonic_ns())` in the loop. The async cases compare with a bare `async for`,
 the callback with one that is not wrapped.
+The adapters of engines (`engine_...`) work on stand-ins that do nothing, in the way in which their
+engine calls them, and compare with that line at the same place: in the loop over the tokens, in the
+streamer, in the callback.
 With --check the exit status is 1 where a bar of the design is missed.
 
 Not in these figures: what the link's thread does later (case `link_thread`, once a second or at the
@@ -25,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +39,12 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from prometheus_client import CollectorRegistry, Histogram
 
 from decodewatch.agent import DecodeMonitor, Turn
+from decodewatch.agent.engines import (
+    llama_cpp_python,
+    onnxruntime_genai,
+    transformers,
+    xllamacpp,
+)
 from decodewatch.agent.wrapper.link import Link
 from decodewatch.agent.wrapper.tally import Stamp, Tally
 
@@ -172,6 +182,176 @@ def show(chunk: int) -> None:
     """A callback that does nothing."""
 
 
+class Llama:
+    """Stands for that of llama-cpp-python, whose `generate` is a generator of Python's."""
+
+    n_tokens = 0
+    draft_model = None
+
+    def generate(self, tokens: list[int]) -> Iterator[int]:
+        """The tokens of an answer."""
+        self.eval(tokens)
+        yield from range(TOKENS)
+
+    def eval(self, tokens: list[int]) -> None:
+        """Reads the prompt."""
+
+    def create_completion(self, prompt: str) -> None:
+        """Not asked."""
+
+
+def llama(turn: Turn) -> float:
+    """A loop over `generate`."""
+    llm = Llama()
+    with llama_cpp_python.watch(llm, turn):
+        start = time.perf_counter_ns()
+        for _ in llm.generate([1]):
+            pass
+        return (time.perf_counter_ns() - start) / TOKENS
+
+
+class Generator:
+    """Stands for that of ONNX Runtime GenAI."""
+
+    def __init__(self) -> None:
+        self._left = TOKENS
+
+    def token_count(self) -> int:
+        """Of the prompt and the answer so far."""
+        return TOKENS - self._left
+
+    def append_tokens(self, ids: list[int]) -> None:
+        """Reads the prompt."""
+
+    def is_done(self) -> bool:
+        """Whether the answer is at its end."""
+        return not self._left
+
+    def generate_next_token(self) -> None:
+        """One step."""
+        self._left -= 1
+
+    def get_next_tokens(self) -> list[int]:
+        """What it produced."""
+        return [7]
+
+
+def looped(generator: Generator) -> Iterator[int]:
+    """The loop that an application writes, as a generator of its own."""
+    generator.append_tokens([1])
+    while not generator.is_done():
+        generator.generate_next_token()
+        yield int(generator.get_next_tokens()[0])
+
+
+def genai_empty() -> None:
+    """It, not watched."""
+    for _ in looped(Generator()):
+        pass
+
+
+def genai_bare() -> None:
+    """It, with a timestamp and an append."""
+    stamps = []
+    for _ in looped(Generator()):
+        stamps.append(time.monotonic_ns())  # noqa: PERF401  # that is the case
+
+
+def genai(turn: Turn) -> None:
+    """The adapter."""
+    for _ in onnxruntime_genai.tokens(Generator(), turn, [1]):
+        pass
+
+
+class Ids:
+    """Stands for a tensor of one id."""
+
+    ndim = 1
+
+    def __len__(self) -> int:
+        return 1
+
+    def numel(self) -> int:
+        """How many ids."""
+        return 1
+
+
+def streamed(turn: Turn) -> float:
+    """The adapter's streamer."""
+    with transformers.watch(None, turn) as generation:
+        streamer = generation.streamer()
+        streamer.put(Ids())
+        return timed(lambda: putting(streamer))
+
+
+class Silent:
+    """A streamer that does nothing."""
+
+    def put(self, value: Ids) -> None:
+        """A step."""
+
+
+class Stamping:
+    """One that a person writes to know when steps come."""
+
+    def __init__(self) -> None:
+        self.stamps: list[int] = []
+
+    def put(self, value: Ids) -> None:
+        """A step."""
+        self.stamps.append(time.monotonic_ns())
+
+
+def putting(streamer: Any) -> None:
+    """What `generate` of Transformers does with one, the prompt first."""
+    ids = Ids()
+    for _ in range(TOKENS):
+        streamer.put(ids)
+
+
+def chunks() -> Iterator[dict[str, Any]]:
+    """Those of a server that counts its tokens: each just made, and so in the processor's cache."""
+    timings = {"cache_n": 0, "prompt_n": 9, "predicted_n": 0}
+    chunk = {"choices": [{"delta": {"content": "a"}, "finish_reason": None}], "timings": timings}
+    for number in range(1, TOKENS + 1):
+        timings["predicted_n"] = number
+        yield chunk
+
+
+def calling_back(on_chunk: Callable[[Any], Any]) -> float:
+    """Each chunk given to a callback by code that is not Python's, as xllamacpp gives it."""
+    start = time.perf_counter_ns()
+    deque(map(on_chunk, chunks()), maxlen=0)
+    return (time.perf_counter_ns() - start) / TOKENS
+
+
+def ignore(chunk: Any) -> bool:
+    """A callback that does nothing."""
+    return False
+
+
+def stamping() -> Callable[[Any], bool]:
+    """One that a person writes to know when chunks come."""
+    stamps = []
+
+    def on_chunk(chunk: Any) -> bool:
+        stamps.append(time.monotonic_ns())
+        return False
+
+    return on_chunk
+
+
+def llama_server(turn: Turn) -> float:
+    """The adapter around it."""
+    found: list[float] = []
+
+    def serve(request: Any, on_chunk: Callable[[Any], Any]) -> None:
+        found.append(calling_back(on_chunk))
+
+    xllamacpp.handle(turn, serve, {"stream": True}, ignore)
+    return found[0]
+
+
 def link_thread() -> float:
     """What the link's thread does for a token, here in this one."""
     stamps: list[Stamp] = [10_000_000 * number for number in range(TOKENS)]
@@ -209,7 +389,38 @@ def cases(present: DecodeMonitor, absent: DecodeMonitor) -> dict[str, Case]:
         "empty_async": lambda: asyncio.run(empty_async()),
         "bare_async": lambda: asyncio.run(bare_async()),
         "watch_async": in_turn(present, lambda turn: asyncio.run(watched_async(turn))),
+        "engine_llama_cpp_python": in_turn(present, llama),
+        "empty_genai": lambda: timed(genai_empty),
+        "bare_genai": lambda: timed(genai_bare),
+        "engine_onnxruntime_genai": in_turn(present, lambda turn: timed(lambda: genai(turn))),
+        "empty_streamer": lambda: timed(lambda: putting(Silent())),
+        "bare_streamer": lambda: timed(lambda: putting(Stamping())),
+        "engine_transformers": in_turn(present, streamed),
+        "empty_chunk": lambda: calling_back(ignore),
+        "bare_chunk": lambda: calling_back(stamping()),
+        "engine_xllamacpp": in_turn(present, llama_server),
     }
+
+
+# What each case is compared with: the loop with nothing in it, and with the bare line.
+BASES = {
+    "watch_async": ("empty_async", "bare_async"),
+    "bare_async": ("empty_async", "bare_async"),
+    "callback": ("empty_callback", "bare"),
+    "bare_genai": ("empty_genai", "bare_genai"),
+    "engine_onnxruntime_genai": ("empty_genai", "bare_genai"),
+    "bare_streamer": ("empty_streamer", "bare_streamer"),
+    "engine_transformers": ("empty_streamer", "bare_streamer"),
+    "bare_chunk": ("empty_chunk", "bare_chunk"),
+    "engine_xllamacpp": ("empty_chunk", "bare_chunk"),
+}
+ELSE = ("empty", "bare")
+ENGINES = (
+    "engine_llama_cpp_python",
+    "engine_onnxruntime_genai",
+    "engine_transformers",
+    "engine_xllamacpp",
+)
 
 
 def listen(path: Path) -> subprocess.Popen[bytes]:
@@ -284,8 +495,7 @@ def main() -> int:
     found, turns = measure(arguments.rounds)
 
     def added(name: str) -> list[float]:
-        kind = name.rpartition("_")[2]
-        base = found[{"async": "empty_async", "callback": "empty_callback"}.get(kind, "empty")]
+        base = found[BASES.get(name, ELSE)[0]]
         return [cost - alone for cost, alone in zip(found[name], base, strict=True)]
 
     def ratio(name: str, to: str) -> float:
@@ -300,13 +510,14 @@ def main() -> int:
                 name,
                 ns_per_token=round(statistics.median(added(name)), 1),
                 best=round(min(added(name)), 1),
-                ratio_to_bare=ratio(name, "bare_async" if name.endswith("_async") else "bare"),
+                ratio_to_bare=ratio(name, BASES.get(name, ELSE)[1]),
                 ratio_to_prometheus=ratio(name, "prometheus_observe"),
             )
     report("turn", us_per_turn=round(statistics.median(turns) / 1000, 1))
     to_bare = max(ratio("watch", "bare"), ratio("watch_no_agent", "bare"))
     to_histogram = ratio("watch", "prometheus_observe")
-    kept = to_bare <= MOST_TO_BARE and to_histogram <= MOST_TO_HISTOGRAM
+    of_engines = {name: ratio(name, BASES.get(name, ELSE)[1]) for name in ENGINES}
+    kept = max(to_bare, *of_engines.values()) <= MOST_TO_BARE and to_histogram <= MOST_TO_HISTOGRAM
     report(
         "bars",
         watch_to_bare=to_bare,
@@ -314,6 +525,7 @@ def main() -> int:
         watch_to_local_names=ratio("watch", "bare_local_names"),
         watch_to_prometheus=to_histogram,
         accepted_to_prometheus=MOST_TO_HISTOGRAM,
+        **{f"{name}_to_bare": figure for name, figure in of_engines.items()},
         kept=kept,
     )
     return 1 if arguments.check and not kept else 0

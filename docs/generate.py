@@ -7,8 +7,9 @@ python docs/generate.py --check   exits with 1 where one is not what the code sa
 import sys
 from pathlib import Path
 
-from decodewatch.agent import sources
+from decodewatch.agent import sources, throttle
 from decodewatch.agent.runtimes import cgroup, process
+from decodewatch.agent.scrape import scraper
 from decodewatch.agent.settings import AgentSettings
 from decodewatch.agent.sources.kit.base import Measurement
 from decodewatch.collector.broker import EmbeddedSettings
@@ -41,10 +42,12 @@ MEASUREMENTS_TOP = """\
 
 *Made from the code by `python docs/generate.py`.*
 
-What the agent reads on Linux. A measurement with several sensors has a label after a colon, e.g.
-`temp_celsius:cpu-thermal`. A gauge is sent as mean, minimum and maximum of an interval, a counter
-as its increase. What cannot be read is sent with its reason: `absent`, `denied`, `transient`,
-`implausible`, `unsupported`, or `unlimited` for a limit that is not set; never as 0.
+What the agent reads, source by source, in the order in which sources are believed: where two
+of them know the same measurement, the first one's value is taken. A measurement with several
+sensors has a label after a colon, e.g. `temp_celsius:cpu-thermal`. A gauge is sent as mean, minimum
+and maximum of an interval, a counter as its increase; a word is a setting of the device, and an
+event tells when it changes. What cannot be read is sent with its reason: `absent`, `denied`,
+`transient`, `implausible`, `unsupported`, or `unlimited` for a limit that is not set; never as 0.
 `decodewatch agent sources` shows all of it on the machine it runs on.
 """
 
@@ -60,24 +63,39 @@ def settings_page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(heading: str, rows: "tuple[Measurement, ...]") -> str:
-    lines = [f"\n## {heading}\n", "| measurement | unit | kind | meaning |\n|---|---|---|---|"]
-    lines += [f"| `{row.name}` | {row.unit} | {row.kind} | {row.help} |" for row in rows]
-    return "\n".join(lines)
+def _where(platform: str, permission: str, reads: str) -> str:
+    return f"Platform: {platform}. Permission: {permission}. Source: `{reads}`."
+
+
+def _rows(rows: "tuple[Measurement, ...]") -> list[str]:
+    lines = ["", "| measurement | unit | kind | meaning |\n|---|---|---|---|"]
+    lines += [f"| `{row.name}` | {_unit(row)} | {row.kind} | {row.help} |" for row in rows]
+    return lines
+
+
+def _unit(row: Measurement) -> str:
+    return "" if row.unit == "word" else row.unit.replace("_", " ")
 
 
 def measurements_page() -> str:
-    return (
-        "\n".join(
-            (
-                MEASUREMENTS_TOP,
-                _table("The system", tuple(sources.MEASUREMENTS)),
-                _table("A runtime's process", tuple(process.MEASUREMENTS)),
-                _table("A runtime's cgroup", tuple(cgroup.MEASUREMENTS)),
-            )
-        )
-        + "\n"
-    )
+    lines = [MEASUREMENTS_TOP]
+    for name, factory in sources.REGISTRY:
+        lines.append(f"\n## {name}\n")
+        lines.append(_where(factory.platform, factory.permission, factory.reads))
+        lines += _rows(factory.measurements)
+    lines.append("\n## The throttle verdict\n")
+    lines.append(_where("all", "anyone", "the readings above"))
+    lines += _rows((throttle.SHARE,))
+    lines.append("\n## A runtime's process\n")
+    lines.append(_where("Linux", "root, and the process's own user", "/proc/PID"))
+    lines += _rows(process.MEASUREMENTS)
+    lines.append("\n## A runtime's cgroup\n")
+    lines.append(_where("Linux, cgroup version 1 and 2", "anyone", "the mounted cgroups"))
+    lines += _rows(cgroup.MEASUREMENTS)
+    lines.append("\n## A scraped server\n")
+    lines.append(_where("any", "the server's API key, where it wants one", "/metrics, /slots"))
+    lines += _rows(scraper.MEASUREMENTS)
+    return "\n".join(lines) + "\n"
 
 
 PAGES = {"settings.md": settings_page, "measurements.md": measurements_page}

@@ -18,7 +18,8 @@ from typing import Any
 
 import xllamacpp
 
-from decodewatch.agent import DecodeMonitor, ModelSpec
+from decodewatch.agent import DecodeMonitor, ModelSpec, Turn
+from decodewatch.agent.engines import xllamacpp as watched
 from decodewatch.shared.errors import DecodewatchError
 
 CONTEXT = 4096
@@ -79,36 +80,18 @@ class Chat:
             print(f"    {' '.join(reply.split())}  ({seconds:.1f} s)", flush=True)
             time.sleep(pause)
 
-    def _answer(self, messages: list[dict[str, str]], tokens: int, turn: Any) -> str:
+    def _answer(self, messages: list[dict[str, str]], tokens: int, turn: Turn) -> str:
         reply: list[str] = []
-        timings: dict[str, Any] = {}
 
         def on_chunk(chunk: dict[str, Any]) -> bool:
-            if "error" in chunk:
-                raise RuntimeError(str(chunk["error"]))
-            for choice in chunk.get("choices", ()):
-                text = choice["delta"].get("content")
-                if text:
-                    turn.step()  # decodewatch: one output token
-                    reply.append(text)
-            if "timings" in chunk:
-                timings.update(chunk["timings"])
-                if len(reply) == 1:
-                    cached = timings["cache_n"]
-                    turn.report(prompt_tokens=timings["prompt_n"] + cached, cached_tokens=cached)
+            reply.extend(
+                choice["delta"].get("content") or "" for choice in chunk.get("choices", ())
+            )
             return self.stopping  # llama.cpp stops at once on True
 
-        request = {
-            "messages": messages,
-            "max_tokens": tokens,
-            "stream": True,
-            "timings_per_token": True,
-        }
-        self._server.handle_chat_completions(request, on_chunk)
-        # decodewatch: what llama.cpp counted; a chunk may hold several tokens of one character.
-        turn.report(output_tokens=timings.get("predicted_n"))
-        if self.stopping:
-            turn.report(ending="cancelled")  # decodewatch: it did not come to its own end
+        request = {"messages": messages, "max_tokens": tokens, "stream": True}
+        # decodewatch: each chunk is counted by the tokens that llama.cpp says
+        watched.handle(turn, self._server.handle_chat_completions, request, on_chunk)
         return "".join(reply)
 
     def close(self) -> bool:

@@ -10,8 +10,8 @@ import pytest
 from support.application import AgentProcess
 from support.devices import DEVICES
 
-from decodewatch.agent.cli import _for_people
 from decodewatch.agent.settings import AgentSettings
+from decodewatch.agent.show import for_people
 from decodewatch.shared.errors import SettingsError
 
 COMMAND = [sys.executable, "-m", "decodewatch.shared.cli", "agent"]
@@ -31,18 +31,21 @@ def test_sources_prints_every_measurement_of_this_machine() -> None:
     done = run("sources")
     assert done.returncode == 0, done.stderr
     assert "mem_total_bytes" in done.stdout
-    assert " bytes\n" in done.stdout
+    assert "meminfo: /proc/meminfo" in done.stdout
 
 
 @pytest.mark.parametrize("board", sorted(path.name for path in DEVICES.iterdir() if path.is_dir()))
 def test_sources_reads_a_recorded_device_and_says_why_not(board: str) -> None:
     done = run("sources", "--root", str(DEVICES / board), "--json")
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = json.loads(done.stdout)["measurements"]
     assert found
     for reading in found:
+        assert list(reading) == ["name", "value", "unit", "source", "reason"]
         assert (reading["value"] is None) == (reading["reason"] is not None)
         assert reading["unit"] and reading["source"]
+    names = [reading["name"] for reading in found]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,13 @@ def test_sources_reads_a_recorded_device_and_says_why_not(board: str) -> None:
     ],
 )
 def test_sources_prints_values_as_people_say_them(value: float, unit: str, shown: str) -> None:
-    assert _for_people(value, unit) == shown
+    assert for_people(value, unit) == shown
+
+
+def test_a_log_that_cannot_be_read_to_its_end_exits_with_1() -> None:
+    done = run("sources", "--tegrastats", "/proc/self/mem")  # opens, and gives EIO at its beginning
+    assert done.returncode == 1
+    assert done.stderr == "decodewatch agent: /proc/self/mem: cannot be read: Input/output error\n"
 
 
 def test_sources_of_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

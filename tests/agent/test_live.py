@@ -8,11 +8,12 @@ from support.application import turn_fields
 from support.devices import FakeKernel
 
 from decodewatch.agent.messages import Begin, Progress, Refusal, turn_record
+from decodewatch.agent.phases import Phases
 from decodewatch.agent.runtimes.floors import LONGEST_US, FloorWatch
 from decodewatch.agent.runtimes.live import MAX_OPEN_TURNS, STALE_US, LiveRuntime
 from decodewatch.agent.runtimes.oom import WINDOW_US, KillCounter
 from decodewatch.agent.runtimes.process import ProcessReader
-from decodewatch.shared.records import Floor, Record, Runtime, Sample, Turn, Window
+from decodewatch.shared.records import Floor, Phase, Record, Runtime, Sample, Turn, Window
 
 PID = 4711
 SECOND = 1_000_000
@@ -32,7 +33,17 @@ class Device:
         self.memory(100)
         reader = ProcessReader(PID, folder, self.kernel, ticks_per_second=100)
         record = Runtime("r1", START, PID, "chat", "llama.cpp")
-        self.live = LiveRuntime(record, reader if readable else None, self.emit, SILENCE, START)
+        self.phases = Phases(START, SECOND)
+        self.hot_from = 1 << 60
+        self.live = LiveRuntime(
+            record,
+            reader if readable else None,
+            self.emit,
+            self.phases,
+            SILENCE,
+            START,
+            lambda t: "thermal" if t >= self.hot_from else "none",
+        )
 
     def emit(self, record: Record, *, urgent: bool = False, soon: bool = False) -> None:
         self.emitted.append(record)
@@ -176,6 +187,17 @@ def test_windows_and_samples_are_of_the_runtime(device: Device) -> None:
     assert device.take(Window) == []
 
 
+def test_steps_are_kept_apart_by_what_held_the_clocks_down_when_they_were_made(
+    device: Device,
+) -> None:
+    device.begin("t1", START)
+    device.hot_from = START + 1_500_000
+    device.progress("t1", START + 2 * SECOND, 0, ((None, 1), *[(200_000, 1)] * 9), depth=110)
+    device.live.close_interval(START + 3 * SECOND)
+    (window,) = device.take(Window)
+    assert [(s.throttle, s.itl.n) for s in window.strata] == [("none", 6), ("thermal", 3)]
+
+
 def test_steps_that_are_reported_again_count_once(device: Device) -> None:
     device.begin("t1", START)
     device.progress("t1", START, 0, ((None, 1), (10, 1), (10, 1)), depth=103)
@@ -243,6 +265,44 @@ def test_an_abandoned_turn_ceases_to_count_and_floors_come_again(device: Device)
     device.end("t1", START + SILENCE + SECOND)
     device.live.end(START + SILENCE + 2 * SECOND)
     assert [floor.turn for floor in device.take(Floor)] == ["t1"]
+
+
+def test_what_a_runtime_decodes_is_kept_apart_by_its_turns_own_times(device: Device) -> None:
+    device.begin("t1", START)
+    device.progress("t1", START + SECOND, 0, ((None, 1), (300_000, 2)), ttft_us=700_000)
+    for second in (1, 2, 3):
+        device.phases.read([], START + second * SECOND)
+    device.progress("t1", START + 2 * SECOND, 1, ((300_000, 2), (500_000, 2)))  # one again
+    device.end("t1", START + 2 * SECOND)
+    device.live.close_interval(START + 3 * SECOND)
+    assert device.phases.close(last=True) == {
+        "prefill": Phase(700_000, 0, {}),
+        "decode": Phase(1_300_000, 4, {}),
+        "idle": Phase(SECOND, 0, {}),
+    }
+    assert [window.tokens for window in device.take(Window)] == [5]
+
+
+def test_a_turn_that_is_forgotten_silent_or_missed_its_end_is_not_at_work(device: Device) -> None:
+    device.begin("forgotten", START)
+    device.begin("open", START)
+    courses = {name: turn.course for name, turn in device.live.turns.items()}
+    device.live.forget("forgotten", START + SECOND)
+    assert device.live.courses(START + SECOND) == [courses["open"]]
+    device.begin("next", START + STALE_US + 1)
+    last = device.live.turns["next"].course
+    assert device.live.courses(START + STALE_US + 1) == [last]
+    assert device.live.courses(START + STALE_US + 1 + SILENCE) == []
+
+
+def test_a_turn_that_was_over_before_it_was_heard_of_decodes_no_more(device: Device) -> None:
+    device.end("t1", START + SECOND)
+    device.phases.read([], START + 3 * SECOND)
+    assert device.phases.close(last=True) == {
+        "prefill": Phase(200_000, 0, {}),
+        "decode": Phase(800_000, 0, {}),
+        "idle": Phase(2 * SECOND, 0, {}),
+    }
 
 
 def test_a_lost_turn_says_what_was_known_of_it(device: Device) -> None:

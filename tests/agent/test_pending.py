@@ -6,7 +6,7 @@ from support.records import a_sample, a_turn
 
 from decodewatch.agent.pending import MOST_RECORDS, Pending, weight
 from decodewatch.agent.spool.files import SpoolError
-from decodewatch.shared.records import Event, Floor, Record, Sample, Turn, Window
+from decodewatch.shared.records import Event, Floor, Phase, Record, Sample, Turn, Window
 
 SECOND = 1_000_000
 FLOOR = Floor("t1", "r1", 1, 1, 1, settled=True)
@@ -44,6 +44,14 @@ def test_records_are_committed_in_order_and_turns_then_acknowledged() -> None:
     assert stored == [2]
     assert len(pending) == 0 and not pending.urgent and pending.retry_in_us(0) is None
     assert pending.commit(0) and spool.attempts == 1
+
+
+def test_what_a_sample_has_by_phase_is_weighed_too() -> None:
+    values = {f"power_watts:rail{number}": (1.0, 1.0, 1.0) for number in range(10)}
+    plain = Sample(None, 1, 1, values)
+    assert weight(plain) > weight(Sample(None, 1, 1, {}))
+    phased = Sample(None, 1, 1, values, None, {"decode": Phase(1, 1, values)})
+    assert weight(phased) - weight(plain) == weight(plain) - weight(Sample(None, 1, 1, {}))
 
 
 def test_what_may_wait_for_a_tick_is_not_urgent() -> None:

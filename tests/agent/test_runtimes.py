@@ -12,9 +12,10 @@ from support.application import Application, turn_fields
 from support.waiting import until
 
 from decodewatch.agent.identity import Identity
-from decodewatch.agent.inbox import Inbox, listen
+from decodewatch.agent.inbox import Inbox, SocketConnection, listen
 from decodewatch.agent.messages import Hello
 from decodewatch.agent.pending import Pending
+from decodewatch.agent.phases import Phases
 from decodewatch.agent.runtimes.live import STALE_US
 from decodewatch.agent.runtimes.runtimes import LINGER_US, MAX_REMEMBERED, Runtimes
 from decodewatch.agent.spool.files import SpoolError
@@ -38,8 +39,15 @@ class Core:
         self.oom_kills = 0
         self.pending = Pending(self.append, 1 << 20)
         self.selector = selectors.DefaultSelector()
+        self.phases = Phases(boot_us(), 10**6)
         self.runtimes = Runtimes(
-            IDENTITY, BOOT, self.pending, lambda now: self.oom_kills, silence_us=SILENCE_S * 10**6
+            IDENTITY,
+            BOOT,
+            self.pending,
+            lambda now: self.oom_kills,
+            self.phases,
+            lambda t: "none",
+            silence_us=SILENCE_S * 10**6,
         )
         self.inbox = Inbox(listen(self.path, 0o660), self.selector, self.runtimes)
 
@@ -453,6 +461,7 @@ def test_a_child_that_holds_the_socket_does_not_keep_its_parent_alive(core: Core
         application.begin("t1")
         core.until(lambda: core.runtimes._live[runtime].turns)
         (connection,) = core.runtimes._of
+        assert isinstance(connection, SocketConnection)
         held = os.dup(connection._channel.fileno())
         application.kill()
         core.until(lambda: core.events("runtime_vanished"))

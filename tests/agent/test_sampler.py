@@ -204,3 +204,77 @@ def test_stopping_closes_every_source() -> None:
     source = Scripted("one", [known(TEMP, 50.0)])
     Sampler([source], 0, failed).stop()
     assert source.closed
+
+
+def test_a_reason_that_lasts_is_told_when_it_is_new_and_once_an_hour() -> None:
+    series = Series(0)
+    told = []
+    for minute in range(1, 130):
+        series.add([unknown(TEMP, "absent"), unknown(FAULTS, "transient")])
+        sample = series.close(minute * 60_000_000)
+        assert sample is not None and sample.unknown is not None
+        assert sample.unknown[FAULTS.name] == "transient"
+        if TEMP.name in sample.unknown:
+            told.append(minute)
+    assert told == [1, 61, 121]
+
+
+def test_a_reason_is_told_again_after_the_sensor_was_there() -> None:
+    series = Series(0)
+    seen = []
+    for minute, reading in enumerate(
+        (
+            unknown(TEMP, "absent"),
+            unknown(TEMP, "absent"),
+            known(TEMP, 1.0),
+            unknown(TEMP, "absent"),
+            unknown(TEMP, "denied"),
+        ),
+        start=1,
+    ):
+        series.add([reading])
+        sample = series.close(minute * 60_000_000)
+        assert sample is not None
+        seen.append((sample.unknown or {}).get(TEMP.name))
+    assert seen == ["absent", None, None, "absent", "denied"]
+
+
+def test_sensors_that_come_back_under_new_names_leave_room_for_others() -> None:
+    """Radios count on: without that, the names of before would fill every sample for ever."""
+    series = Series(0)
+    minute = 60 * SECOND
+    now = 0
+    for name in range(3 * MAX_MEASUREMENTS // 32):
+        now += minute
+        series.add(known(TEMP, 40, f"radio_{name}_{number}") for number in range(32))
+        sample = series.close(now)
+        assert sample is not None and len(sample.values) == 32, "the present ones are all there"
+        assert len(sent(sample).unknown or ()) <= MAX_MEASUREMENTS
+    for _ in range(62):
+        now += minute
+        series.add([known(FREE, 1)])
+        sample = series.close(now)
+    assert sample is not None and sample.unknown is None, "what is gone for an hour is forgotten"
+
+
+def test_a_counter_whose_source_was_left_alone_for_a_while_goes_on_where_it_was() -> None:
+    series = Series(0)
+    series.add([known(FAULTS, 100)])
+    series.add([known(FAULTS, 110)])
+    assert (first := series.close(10 * SECOND)) is not None and first.values == {FAULTS.name: 10}
+    for t in range(2, 8):
+        series.add([known(FREE, 1)])
+        away = series.close(t * 10 * SECOND)
+        assert away is not None and away.unknown == {FAULTS.name: "transient"}
+    series.add([known(FAULTS, 150)])
+    assert (last := series.close(80 * SECOND)) is not None and last.values == {FAULTS.name: 40}
+
+
+def test_a_counter_gone_mad_costs_only_itself() -> None:
+    """One that jumps up and back each second adds up to more than a record can hold."""
+    series = Series(0)
+    for value in (0, (1 << 63) - 1) * 4:
+        series.add([known(FAULTS, value), known(FREE, 1)])
+    sample = series.close(10 * SECOND)
+    assert sample is not None and sent(sample).values == {FREE.name: (1, 1, 1)}
+    assert sample.unknown == {FAULTS.name: "transient"}

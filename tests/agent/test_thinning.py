@@ -3,6 +3,7 @@
 import json
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.records import a_turn
@@ -10,7 +11,8 @@ from support.spooling import SECOND, event, sample, window
 
 from decodewatch.agent.spool import thinning
 from decodewatch.shared import records
-from decodewatch.shared.records import Sample, Window
+from decodewatch.shared.energy import joules_a_token, totals
+from decodewatch.shared.records import Phase, Sample, Window
 
 MINUTE_US = 60 * SECOND
 
@@ -41,6 +43,83 @@ def test_a_counter_that_was_unknown_in_a_part_is_unknown_in_the_whole() -> None:
     assert isinstance(merged, Sample)
     assert merged.values == {"temp": (40, 39, 41)}
     assert merged.unknown == {"faults": "denied"}
+
+
+RAIL = "device_watts:VDD_IN"
+
+
+def phased(t_s: int, **phases: Phase) -> Sample:
+    return Sample(None, t_s * SECOND, 10 * SECOND, {}, None, phases)
+
+
+def test_phases_are_merged_phase_by_phase() -> None:
+    (merged,) = thinning.merge(
+        [
+            phased(10, idle=Phase(8, 0, {RAIL: (2, 1, 3)}), decode=Phase(2, 20, {RAIL: (8, 7, 9)})),
+            phased(20, decode=Phase(6, 60, {RAIL: (12, 9, 13)}), prefill=Phase(4, 0, {})),
+            plain(30, 10, {}),
+        ],
+        MINUTE_US,
+    )
+    assert isinstance(merged, Sample)
+    assert merged.phases == {
+        "idle": Phase(8, 0, {RAIL: (2, 1, 3)}),
+        "prefill": Phase(4, 0, {}),
+        "decode": Phase(8, 80, {RAIL: (11.0, 7, 13)}),
+    }
+
+
+def test_power_that_was_unknown_in_a_part_of_a_phase_is_unknown_in_the_whole() -> None:
+    (merged,) = thinning.merge(
+        [
+            phased(10, decode=Phase(10, 20, {RAIL: (2, 1, 3), "gpu_busy_share": (1, 1, 1)})),
+            phased(20, decode=Phase(10, 900, {"gpu_busy_share": (0, 0, 0)})),
+        ],
+        MINUTE_US,
+    )
+    assert isinstance(merged, Sample)
+    assert merged.phases == {"decode": Phase(20, 920, {"gpu_busy_share": (0.5, 0, 1)})}
+
+
+def test_samples_without_phases_stay_without() -> None:
+    (merged,) = thinning.merge([plain(10, 10, {}), plain(20, 10, {})], MINUTE_US)
+    assert isinstance(merged, Sample) and merged.phases is None
+
+
+WATTS = st.floats(0.1, 60).map(lambda watts: (round(watts, 3), 0.0, 100.0))
+DECODED = st.builds(
+    Phase, st.integers(1, 10**7), st.integers(0, 900), st.fixed_dictionaries({RAIL: WATTS})
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["decode", "idle"]), DECODED), min_size=2, max_size=12
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_samples_merged_in_any_order_give_the_same_joules_a_token(
+    phases: list[dict[str, Phase]], order: random.Random
+) -> None:
+    samples: list[records.Record] = [
+        phased(10 * number, **one) for number, one in enumerate(phases, start=1)
+    ]
+    before = totals(phases)
+    while len(samples) > 1:
+        place = order.randrange(len(samples) - 1)
+        samples[place : place + 2] = thinning.merge(samples[place : place + 2], 10 * MINUTE_US)
+    (merged,) = samples
+    assert isinstance(merged, Sample)
+    after = totals([merged.phases or {}])
+    assert {name: (one.duration_us, one.tokens) for name, one in after.items()} == {
+        name: (one.duration_us, one.tokens) for name, one in before.items()
+    }
+    energy, expected = joules_a_token(after), joules_a_token(before)
+    if isinstance(expected, str):
+        assert energy == expected
+    else:
+        assert energy[0].joules == pytest.approx(expected[0].joules, rel=1e-4)  # type: ignore[union-attr]
 
 
 def test_samples_with_a_gap_between_them_stay_apart() -> None:

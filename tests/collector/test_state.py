@@ -152,6 +152,27 @@ def test_a_size_that_cannot_be_one_is_not_known(value: Any) -> None:
     assert state.sample_columns(WALL, {"mem_total_bytes": value})["memory_total_bytes"] is None
 
 
+@pytest.mark.parametrize(
+    ("shares", "held"),
+    [
+        ({"thermal": (0.4, 0, 1), "power": (0.0, 0, 0)}, "thermal"),
+        ({"thermal": (0.1, 0, 1), "over_current": (0.2, 0, 1)}, "over_current"),
+        ({"thermal": (0.0, 0, 0), "power": (0.0, 0, 0)}, "none"),
+        ({}, None),
+    ],
+)
+def test_the_throttle_state_is_that_of_the_newest_sample(shares: Any, held: str | None) -> None:
+    row = state.unseen("device-1", WALL)
+    hot: dict[str, Any] = {"throttled_share:thermal": (1.0, 1, 1)}
+    state.take_sample(row, a_sample(**hot), WALL)
+    assert row["throttle"] == "thermal"
+    values: dict[str, Any] = {f"throttled_share:{label}": share for label, share in shares.items()}
+    state.take_sample(row, a_sample(**values), WALL + 10_000_000)
+    assert row["throttle"] == held
+    state.take_sample(row, a_sample(**hot), WALL + 5_000_000)
+    assert row["throttle"] == held, "an older sample"
+
+
 def test_what_a_sample_does_not_say_is_not_known() -> None:
     columns = state.sample_columns(WALL, {})
     assert columns.pop("sample_at") == WALL

@@ -22,13 +22,14 @@ from decodewatch.dashboard import settings
 from decodewatch.dashboard.settings import DashboardSettings
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def now() -> int:
-    """The moment that seeded databases end at: pages look at the real clock."""
+    """The moment that seeded databases end at: pages look at the real clock, and minutes later a
+    device counts as silent."""
     return time.time_ns() // 1000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet_url(now: int, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An SQLite database with the usual two devices, for tests that only read."""
     return seed.database(tmp_path_factory.mktemp("fleet") / "decodewatch.db", now)
@@ -125,7 +126,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet_at(fleet_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a dashboard over the usual two devices."""
     with dashboard(fleet_url, tmp_path_factory.mktemp("served")) as address:

@@ -11,6 +11,8 @@ from support.rows import MIB, a_sample, a_turn, a_window, an_axis, temperature
 from decodewatch.dashboard import charts, series
 from decodewatch.dashboard.charts import Drawing
 
+CALM = series.throttle_bands([], an_axis())
+
 
 def drawings() -> dict[str, Drawing]:
     along = an_axis()
@@ -22,13 +24,20 @@ def drawings() -> dict[str, Drawing]:
     itl = series.itl_over_time([a_window(10 * k, 120) for k in range(1, 200)], along)
     samples = [a_sample(10 * k, **temperature("cpu", 50.0 + k % 3)) for k in range(1, 200)]
     hertz = [a_sample(10 * k, **{"cpu_hertz:policy0": [1.5e9] * 3}) for k in range(1, 200)]
+    load = {"gpu_busy_share": [0.7] * 3, "dram_busy_share": [0.5] * 3, "power_watts:IN": [7] * 3}
+    busy = [a_sample(10 * k, **load) for k in range(1, 200)]
+    held = [a_sample(10 * k, **{"throttled_share:thermal": [k % 2] * 3}) for k in range(1, 200)]
+    bands = series.throttle_bands(held, along)
     depth = series.itl_by_depth({8: a_window(1, 2000).itl, 9: a_window(1, 20).itl})
     return {
-        "itl": charts.itl_over_time(itl.frame, points, along),
+        "itl": charts.itl_over_time(itl.frame, points, along, bands),
         "ttft": charts.ttft_of_turns(points, along),
         "memory": charts.memory_of_turns(series.memory_points(turns, {}), along),
         "heat": charts.temperatures(series.temperatures(samples, along).frame, along),
         "clocks": charts.clocks(series.clocks(hertz, along).frame, along),
+        "gpu": charts.gpu_busy(series.gpu_busy(busy, along).frame, along),
+        "dram": charts.dram_busy(series.dram_busy(busy, along).frame, along),
+        "power": charts.power(series.power(busy, along).frame, along),
         "depth": charts.itl_by_depth(depth),
     }
 
@@ -39,6 +48,9 @@ UNITS = {
     "memory": "MiB",
     "heat": "°C",
     "clocks": "GHz",
+    "gpu": "%",
+    "dram": "%",
+    "power": "W",
     "depth": "ms",
 }
 
@@ -97,6 +109,11 @@ def test_the_ends_of_the_period_are_in_the_data(drawn: dict[str, Drawing]) -> No
     assert (ends.min(), ends.max()) == an_axis().domain_ms
 
 
+def test_utilisation_is_shown_against_all_of_it(drawn: dict[str, Drawing]) -> None:
+    for name in ("gpu", "dram"):
+        assert list(drawn[name].data["ends"]["level"]) == [0, 100]
+
+
 def test_what_is_withheld_can_be_hovered_over(drawn: dict[str, Drawing]) -> None:
     withheld = drawn["depth"].data["withheld"]
     assert set(withheld["percentile"]) == {"p90", "p99"}
@@ -116,11 +133,30 @@ def legends(drawing: Drawing) -> set[str]:
 def test_a_legend_names_only_what_has_points(drawn: dict[str, Drawing]) -> None:
     along, turns = an_axis(), series.turn_points([a_turn(1, tpot_us=12_000.0)])
     few = series.itl_over_time([a_window(10 * k, 4) for k in range(1, 360)], along).frame
-    assert legends(charts.itl_over_time(few, turns, along)) == {"p50", "p90", charts.TPOT}
-    assert legends(charts.itl_over_time(few, turns[:0], along)) == {"p50", "p90"}
+    assert legends(charts.itl_over_time(few, turns, along, CALM)) == {"p50", "p90", charts.TPOT}
+    assert legends(charts.itl_over_time(few, turns[:0], along, CALM)) == {"p50", "p90"}
     none = series.itl_over_time([], along).frame
-    assert legends(charts.itl_over_time(none, turns, along)) == {charts.TPOT}
+    assert legends(charts.itl_over_time(none, turns, along, CALM)) == {charts.TPOT}
     assert legends(drawn["depth"]) == {"p50", "p90", "p99"}
+
+
+def test_what_held_the_clocks_down_is_a_band_behind_the_latencies() -> None:
+    along, turns = an_axis(), series.turn_points([a_turn(1, tpot_us=12_000.0)])
+    hot = {f"throttled_share:{state}": [0.0] * 3 for state in ("thermal", "over_current")}
+    samples = [
+        a_sample(10, **hot),
+        a_sample(20, **{**hot, "throttled_share:thermal": [0.4, 0, 1]}),
+        a_sample(30, **{**hot, "throttled_share:thermal": [1.0] * 3}),
+        a_sample(40, **{**hot, "throttled_share:over_current": [0.1, 0, 1]}),
+        a_sample(50),
+    ]
+    bands = series.throttle_bands(samples, along)
+    assert list(bands["state"]) == ["thermal", "over-current"]
+    assert list(bands["end"] - bands["begin"]) == [20_000, 10_000]
+    none = series.itl_over_time([], along).frame
+    drawing = charts.itl_over_time(none, turns, along, bands)
+    assert legends(drawing) == {charts.TPOT, "thermal", "over-current"}
+    assert drawing.data["bands"] is bands
 
 
 def test_every_runtime_of_a_legend_has_a_colour_of_its_own() -> None:
@@ -135,7 +171,8 @@ def test_every_runtime_of_a_legend_has_a_colour_of_its_own() -> None:
 def test_unknown_latencies_are_not_drawn() -> None:
     points = series.turn_points([a_turn(1), a_turn(2, ttft_us=5000)])
     assert list(charts.ttft_of_turns(points, an_axis()).data["turns"]["ttft_ms"]) == [5.0]
-    empty = charts.itl_over_time(series.itl_over_time([], an_axis()).frame, points, an_axis())
+    none = series.itl_over_time([], an_axis()).frame
+    empty = charts.itl_over_time(none, points, an_axis(), CALM)
     assert empty.data["turns"].empty
 
 

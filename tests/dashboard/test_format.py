@@ -55,6 +55,12 @@ def test_unknown_is_a_word_and_zero_is_not_unknown() -> None:
     assert (words.count(0), words.temperature(0.0), words.share(0, 8)) == ("0", "0.0 °C", "0 %")
 
 
+def test_power_and_energy_have_their_units() -> None:
+    assert [words.power(one) for one in (None, 0.0, 7.134)] == ["unknown", "0.00 W", "7.13 W"]
+    shown = [words.energy(one) for one in (None, 0.0134, 0.9994, 1.24)]
+    assert shown == ["unknown", "13.4 mJ", "999 mJ", "1.24 J"]
+
+
 def test_ages_say_their_largest_unit() -> None:
     assert words.ago(NOON - 12_000_000, NOON) == "12 s ago"
     assert words.ago(NOON - 3 * words.HOUR, NOON) == "3 h ago"

@@ -7,6 +7,8 @@ import pytest
 from decodewatch.dashboard import format as words
 from decodewatch.dashboard import lists
 from decodewatch.dashboard.queries import Event
+from decodewatch.shared.energy import totals
+from decodewatch.shared.records import Phase
 
 
 def told(**data: Any) -> str:
@@ -39,3 +41,29 @@ def test_all_of_a_long_value_is_in_the_cell() -> None:
 def test_what_others_wrote_into_an_event_moves_nothing() -> None:
     text = told(**{"a\nb": "one\ntwo\N{RIGHT-TO-LEFT OVERRIDE}"})
     assert "\n" not in text and "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
+
+
+def test_phases_stand_apart_with_the_power_of_one_rail() -> None:
+    levels = {"gpu_busy_share": (0.98, 0, 1), "power_watts:CPU": (1, 1, 1)}
+    samples = [
+        {"decode": Phase(30_000_000, 600, {**levels, "power_watts:GPU": (4, 4, 4)})},
+        {
+            "decode": Phase(10_000_000, 200, {**levels, "power_watts:GPU": (8, 8, 8)}),
+            "idle": Phase(90_000_000, 0, {"power_watts:CPU": (2, 2, 2)}),
+        },
+    ]
+    table, rail = lists.phases(totals(samples))
+    assert rail == "power_watts:GPU"
+    assert list(table.index) == ["idle", "decode"]
+    assert list(table["time"]) == ["90.0 s", "40.0 s"]
+    assert list(table["decoded tokens"]) == ["0", "800"]
+    assert list(table["GPU busy"]) == ["unknown", "98 %"]
+    assert list(table["DRAM busy"]) == ["unknown", "unknown"]
+    assert list(table["power"]) == ["unknown", "5.00 W"]
+
+
+def test_the_power_of_phases_is_that_of_the_whole_device_where_it_is_known() -> None:
+    values = {"power_watts:GPU": (9, 9, 9), "device_watts:battery": (3, 3, 3)}
+    table, rail = lists.phases(totals([{"idle": Phase(1, 0, values)}]))
+    assert rail == "device_watts:battery" and table.loc["idle", "power"] == "3.00 W"
+    assert lists.phases(totals([{"idle": Phase(1, 0, {})}]))[1] is None

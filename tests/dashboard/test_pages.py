@@ -162,6 +162,41 @@ def test_a_machine_without_sensors_says_so(one: Callable[..., Path]) -> None:
     assert "no sensor on this machine" in text
 
 
+def test_energy_a_decoded_token_stands_with_its_rail_beside_the_phases(
+    use: Use, fleet_url: str
+) -> None:
+    use(fleet_url)
+    page = device_page(device="orin-nano-01")
+    text = said(page)
+    figure = text[text.index("energy a decoded token") :]
+    assert re.match(r".*\n\*\*13\d mJ\*\*.*\n.*VDD_IN \(whole device\) · 11.2 W over", figure)
+    assert "Power is that of VDD_IN (whole device)." in text
+    phases = page.table[1].value
+    assert list(phases.index) == ["idle", "prefill", "decode"]
+    assert list(phases["power"]) == ["4.90 W", "14.8 W", "11.2 W"]
+    assert list(phases["DRAM busy"]) == ["2 %", "31 %", "64 %"]
+
+
+def test_a_machine_without_a_rail_that_can_be_read_says_so(use: Use, fleet_url: str) -> None:
+    use(fleet_url)
+    page = device_page(device="rpi5-kitchen")
+    text = said(page)
+    assert "No power rail on this machine (denied)." in text
+    assert "No GPU utilisation on this machine (absent)." in text
+    assert "No DRAM utilisation on this machine (absent)." in text
+    assert "no power rail of this machine could be read meanwhile" in text
+    assert set(page.table[1].value["power"]) == {"unknown"}
+
+
+def test_samples_that_tell_no_phases_apart_say_so(one: Callable[..., Path]) -> None:
+    file = one(seed.Board("old", hours=0.2))
+    writer = sqlite3.connect(file)
+    writer.execute("UPDATE sample SET phases = NULL")
+    writer.commit()
+    writer.close()
+    assert "No sample of the period tells them apart." in said(device_page(device="old"))
+
+
 def test_a_device_that_is_offline_says_since_when_and_what_to_check(
     use: Use, fleet_url: str
 ) -> None:

@@ -11,6 +11,7 @@ from support import seed
 from decodewatch.dashboard import queries
 from decodewatch.dashboard.database import reading
 from decodewatch.shared import tables
+from decodewatch.shared.energy import joules_a_token, totals
 from decodewatch.shared.sketch import Sketch
 
 ORIN, PI = "orin-nano-01", "rpi5-kitchen"
@@ -103,6 +104,28 @@ def test_samples_come_in_order_and_thinned_over_the_whole_period(
     assert [one.at for one in every] == sorted(one.at for one in every)
     assert 340 < len(every) <= 361 and 55 < len(some) < 65
     assert some[0].at - every[0].at < seed.MINUTE
+
+
+def test_samples_carry_what_they_keep_apart_by_phase(connection: Connection, now: int) -> None:
+    found = queries.samples(connection, ORIN, now - seed.HOUR)
+    phases = totals(one.phases for one in found)
+    assert set(phases) == {"idle", "prefill", "decode"}
+    assert sum(one.duration_us for one in phases.values()) == len(found) * 10 * seed.SECOND
+    energy = joules_a_token(phases)
+    assert not isinstance(energy, str) and energy[0].rail == "device_watts:VDD_IN"
+    assert energy[0].watts == pytest.approx(seed.LEVELS["decode"]["device_watts:{}"])
+    assert energy[0].joules == pytest.approx(energy[0].watts * 0.012, rel=0.01)
+
+
+def test_a_sample_without_phases_has_none(tmp_path: Path, now: int) -> None:
+    url = seed.database(tmp_path / "d.db", now, (seed.Board(hours=0.1),))
+    engine = create_engine(url)
+    with engine.begin() as writer:
+        writer.execute(tables.sample.update().values(phases=None))
+    engine.dispose()
+    with reading(url) as connection:
+        found = queries.samples(connection, ORIN, 0)
+    assert found and all(one.phases == {} for one in found)
 
 
 def test_a_stride_keeps_a_period_within_the_bound() -> None:

@@ -190,6 +190,33 @@ def test_clocks_are_in_gigahertz() -> None:
     )
 
 
+def test_utilisation_is_in_percent_and_one_gpu_needs_no_number() -> None:
+    values = {"gpu_busy_share": [0.5, 0.25, 1], "gpu_busy_share:1": [0.1, 0.1, 0.1]}
+    found = series.gpu_busy([a_sample(5, **values)], an_axis(60)).frame
+    assert list(found["label"]) == ["GPU", "GPU 1"]
+    assert tuple(found.loc[0, ["mean", "low", "high"]]) == (50, 25, 100)
+    dram = series.dram_busy([a_sample(5, dram_busy_share=[0.75] * 3)], an_axis(60)).frame
+    assert list(dram["label"]) == ["DRAM"] and list(dram["mean"]) == [75]
+
+
+def test_a_rail_and_the_whole_device_by_that_rail_are_apart() -> None:
+    values = {"power_watts:VDD_IN": [5, 5, 5], "device_watts:VDD_IN": [6, 6, 6]}
+    found = series.power([a_sample(5, **values)], an_axis(60)).frame
+    assert list(found["label"]) == ["VDD_IN (whole device)", "VDD_IN"]
+    assert list(found["mean"]) == [6, 5]
+
+
+def test_a_rail_whose_name_looks_like_a_pattern_is_shown_as_it_is() -> None:
+    found = series.power([a_sample(5, **{"power_watts:{0} {x}": [5, 5, 5]})], an_axis(60)).frame
+    assert list(found["label"]) == ["{0} {x}"]
+
+
+def test_a_machine_whose_rails_may_not_be_read_says_why() -> None:
+    sample = Sample(START + 5, {}, {"power_watts": "denied", "device_watts": "denied"})
+    found = series.power([sample], an_axis(60))
+    assert found.frame.empty and found.reason == "denied"
+
+
 def test_no_more_turns_are_drawn_than_the_bound() -> None:
     turns = [a_turn(place, memory_end_bytes=1 << 20) for place in range(800)]
     assert len(series.turn_points(turns)) == series.MOST_POINTS

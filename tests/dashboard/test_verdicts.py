@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from decodewatch.dashboard import verdicts
+from decodewatch.dashboard import cells, verdicts
 from decodewatch.dashboard.queries import Decoding, Device, Ledger
 from decodewatch.shared.sketch import Sketch
 
@@ -33,6 +33,25 @@ def test_a_device_is_online_offline_silent_or_unknown(device: Device, word: str)
     found = verdicts.connection(device, NOW)
     assert found.word == word
     assert (found.advice is None) == (word == "online")
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ("none", "none"),
+        ("thermal", "thermal"),
+        ("over_current", "over-current"),
+        ("policy", "policy"),
+        (None, "unknown"),
+        ("unknown", "unknown"),
+        ("<b>", "unknown"),
+    ],
+)
+def test_what_holds_the_clocks_down_is_said_in_words(state: str | None, word: str) -> None:
+    assert verdicts.throttled(state)[0] == word
+    device = replace(ONLINE, sample_at=NOW, throttle=state)
+    assert word in cells.throttling(device).value
+    assert (":orange[" in cells.throttling(device).value) == (state in ("thermal", "over_current"))
 
 
 def test_an_idle_device_that_sends_once_a_minute_is_not_silent() -> None:

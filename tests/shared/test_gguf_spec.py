@@ -204,8 +204,8 @@ def test_a_window_with_a_pattern(
 @pytest.mark.parametrize(
     ("keys", "tensor", "reason"),
     [
-        ({"attention__kv_lora_rank": 512}, None, "MLA"),
-        ({"attention__key_length_mla": 192}, None, "MLA"),
+        ({"attention__kv_lora_rank_swa": 512}, None, "MLA of two sizes"),
+        ({"attention__compress_ratios": 4}, None, "compressed blocks"),
         ({"attention__indexer__top_k": 2048}, None, "indexer"),
         ({"attention__shared_kv_layers": 1}, None, "share their KV"),
         ({"attention__causal": False}, None, "both directions"),
@@ -215,10 +215,8 @@ def test_a_window_with_a_pattern(
         ({"wkv__head_size": 64}, None, "recurrent or hybrid"),
         ({"shortconv__l_cache": 3}, None, "recurrent or hybrid"),
         ({}, "blk.1.ssm_in.weight", "recurrent or hybrid"),
-        ({}, "blk.1.attn_kv_a_mqa.weight", "MLA"),
+        ({}, "blk.1.attn_kv_a_mqa.weight", "no rope.dimension_count"),
         ({}, "blk.1.cross_attn_k.weight", "cross-attention"),
-        ({"architecture": "llama4"}, None, "chunks"),
-        ({"architecture": "gemma2"}, None, "does not name"),
         ({"block_count": 3}, None, "blk.2.attn_k makes 0 values"),
         ({"block_count": 0}, None, "block_count is 0"),
         ({"attention__head_count_kv": 4}, None, "the header's heads 64"),

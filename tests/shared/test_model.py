@@ -104,6 +104,53 @@ def test_a_window_of_unknown_layers_is_known_only_up_to_its_length() -> None:
     assert "sliding window of 100" in (spec.why_unknown(101) or "")
 
 
+def test_chunks_begin_anew_where_windows_slide() -> None:
+    spec = plain(layers=2, sliding_window=100, sliding_layers=(True, False), window_chunked=True)
+    layer = 8 * 256 * 2
+    assert spec.kv_bytes(0) == 0
+    assert spec.kv_bytes(100) == 2 * 100 * layer
+    assert spec.kv_bytes(101) == (1 + 101) * layer
+    assert spec.kv_bytes(250) == (50 + 250) * layer
+
+
+def test_layers_may_say_their_values_one_by_one() -> None:
+    spec = plain(
+        layers=3,
+        kv_heads=None,
+        head_dim_k=None,
+        head_dim_v=None,
+        kv_types=("q8_0", "f16"),
+        kv_values=((576, 0), (64, 32), (0, 0)),
+        sliding_window=10,
+        sliding_layers=(False, True, False),
+    )
+    assert spec.kv_bytes(100) == (100 * 576 + 10 * 64) * 34 // 32 + 10 * 32 * 2
+    assert ModelSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_state_is_read_and_written_at_any_depth() -> None:
+    spec = plain(layers=1, state_values=(300, 1000), state_types=("f16", "f32"))
+    assert spec.state_bytes() == 300 * 2 + 1000 * 4
+    assert spec.kv_bytes(0) == 0
+    assert spec.sequence_bytes(10) == 10 * 8 * 256 * 2 + 4600
+    assert spec.bytes_per_step(10, batch=2) == 3_500_000_000 + 2 * (10 * 4096 + 2 * 4600)
+    assert plain().state_bytes() == 0
+
+
+def test_a_model_of_state_alone_needs_no_heads_and_no_type() -> None:
+    spec = ModelSpec(
+        name="m",
+        weight_bytes_per_token=10,
+        layers=2,
+        kv_heads=0,
+        state_values=(0, 8),
+        state_types=("f32", "f32"),
+    )
+    assert spec.kv_bytes(1000) == 0
+    assert spec.bytes_per_step(1000) == 10 + 2 * 8 * 4
+    assert spec.why_unknown(1000) is None
+
+
 def test_a_batch_reads_the_weights_once_and_each_ones_kv() -> None:
     spec = plain()
     assert spec.bytes_per_step(1024, batch=4) == 3_500_000_000 + 4 * 1024 * 131_072
@@ -144,6 +191,21 @@ def test_what_is_not_given_makes_kv_unknown_and_says_so(field: str) -> None:
     assert spec.bytes_per_step(10) is None
     named = "kv_bytes_per_value" if field == "kv_types" else field
     assert spec.why_unknown() == f"{named} is not given"
+
+
+def test_state_of_unknown_size_leaves_kv_known() -> None:
+    for types, reason in ((None, "state_types is not given"), (("f16", "odd"), "'odd'")):
+        spec = plain(state_values=(300, 1000), state_types=types)
+        assert spec.state_bytes() is None
+        assert spec.sequence_bytes(5) is None
+        assert spec.bytes_per_step(5) is None
+        assert spec.kv_bytes(1) == 131_072
+        assert reason in (spec.why_unknown() or "")
+
+
+def test_unknown_kv_makes_state_unknown_too() -> None:
+    assert plain(kv_unknown="of a family that is not known").state_bytes() is None
+    assert ModelSpec(name="mystery").state_bytes() is None
 
 
 def test_unknown_weights_leave_kv_known() -> None:
@@ -188,6 +250,13 @@ def test_a_kv_type_of_unknown_size_makes_kv_unknown() -> None:
         ("weight_bytes_per_token", 1 << 60, "a whole number from 1 to 9007199254740991"),
         ("weight_bytes_total", 5, "at most weight_bytes_total, 5"),
         ("sliding_layers", (True,) * 32, "None without a sliding_window"),
+        ("window_chunked", True, "None without a sliding_window"),
+        ("kv_values", ((1, 2),) * 32, "None beside kv_values"),
+        ("kv_values", ((1, 2),), "one for each of the 32 layers"),
+        ("kv_values", (576, 0), "a pair, for K and for V"),
+        ("kv_values", ((-1, 0),) * 32, "a whole number from 0"),
+        ("state_values", (1,), "a pair"),
+        ("state_types", ("f32", "f32"), "None without state_values"),
         ("experts", 8, "an object with total, used and bytes"),
         ("experts", {"total": 8}, "a whole number from 1 to 8"),
         ("experts", {"total": 8, "used": 9, "bytes": 1}, "a whole number from 1 to 8"),
@@ -200,7 +269,8 @@ def test_a_wrong_field_is_refused_with_its_name_and_what_is_accepted(
     with pytest.raises(ModelError) as caught:
         plain(**{field: value})
     assert accepted in str(caught.value)
-    assert field in str(caught.value) or "weight_bytes" in str(caught.value)
+    said = str(caught.value)
+    assert field in said or "weight_bytes" in said or field == "kv_values"
 
 
 @pytest.mark.parametrize(
@@ -233,13 +303,16 @@ def test_a_spec_survives_json_whole() -> None:
         context_trained=8192,
         sliding_window=128,
         sliding_layers=[True, False, True],
+        window_chunked=True,
+        state_values=(10, 20),
+        state_types=("f16", "f32"),
         experts=Experts(total=8, used=2, bytes=1_000_000),
         tied_embeddings=False,
         header_hash="ab" * 16,
     )
     text = json.dumps(spec.to_json())
     assert ModelSpec.from_json(json.loads(text)) == spec
-    assert len(text) < 800
+    assert len(text) < 900
 
 
 def test_a_spec_of_a_name_alone_is_small_and_survives() -> None:
@@ -252,6 +325,28 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     assert ModelSpec.from_json({"name": "a", "kv_lora_rank": 512, "experts": None}) == ModelSpec(
         name="a"
     )
+
+
+# The fields that the first version of the JSON form knows.
+FIRST_FIELDS = frozenset(
+    {
+        *("name", "architecture", "quantisation", "weight_bytes_per_token", "weight_bytes_total"),
+        *("file_bytes", "layers", "kv_heads", "head_dim_k", "head_dim_v", "kv_types"),
+        *("kv_bytes_per_value", "allocation", "overflow", "context_limit", "context_trained"),
+        *("sliding_window", "sliding_layers", "experts", "tied_embeddings", "weight_unknown"),
+        *("kv_unknown", "header_hash"),
+    }
+)
+
+
+def test_a_reader_of_the_first_version_says_unknown_where_it_cannot_count() -> None:
+    mla = plain(
+        kv_heads=None, head_dim_k=None, head_dim_v=None, kv_values=((576, 0),) * 32
+    ).to_json()
+    seen = ModelSpec.from_json({key: mla[key] for key in FIRST_FIELDS & mla.keys()})
+    assert seen.kv_bytes(1) is None
+    assert seen.weight_bytes() == 3_500_000_000
+    assert mla.keys() - FIRST_FIELDS == {"kv_values"}
 
 
 @pytest.mark.parametrize("value", [None, [], "x", 3, {}, {"name": 3}, {"name": "a", "layers": []}])

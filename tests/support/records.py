@@ -8,10 +8,12 @@ from decodewatch.shared import wire
 from decodewatch.shared.records import (
     ENDINGS,
     MAX_TIME_US,
+    PHASES,
     THROTTLE_STATES,
     TOKEN_SOURCES,
     Event,
     Floor,
+    Phase,
     Record,
     Runtime,
     Sample,
@@ -75,13 +77,18 @@ STRATA = st.builds(
 WINDOWS = st.builds(
     Window, IDS, TIMES, st.integers(1, MAX_TIME_US), TOKENS, TOKENS, _tuples(STRATA)
 )
+MEASURED = NUMBERS | st.tuples(NUMBERS, NUMBERS, NUMBERS)
+PARTS = st.builds(
+    Phase, st.integers(1, MAX_TIME_US), TOKENS, st.dictionaries(SHORT, MEASURED, max_size=3)
+)
 SAMPLES = st.builds(
     Sample,
     MAYBE() | IDS,
     TIMES,
     st.integers(1, MAX_TIME_US),
-    st.dictionaries(SHORT, NUMBERS | st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=6),
+    st.dictionaries(SHORT, MEASURED, max_size=6),
     st.dictionaries(SHORT, SHORT, max_size=3),
+    MAYBE() | st.dictionaries(st.sampled_from(PHASES), PARTS, min_size=1),
 )
 EVENTS = st.builds(Event, IDS, TIMES, SHORT, MAYBE() | IDS, MAYBE() | IDS, DATA)
 OF_KIND: dict[type[Record], st.SearchStrategy[Record]] = {

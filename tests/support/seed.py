@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine
 
 from decodewatch.shared import tables
+from decodewatch.shared.diagnose.throttle import SHARE, THROTTLED, state_of_shares
 from decodewatch.shared.sensors import hottest
 from decodewatch.shared.sketch import Sketch
 
@@ -38,6 +39,34 @@ SMOLLM2 = {
 }
 
 
+_KEYS = ("device_watts:{}", "power_watts:{}", "gpu_busy_share", "dram_busy_share")
+LEVELS = {
+    "idle": dict(zip(_KEYS, (4.9, 0.8, 0.0, 0.02), strict=True)),
+    "prefill": dict(zip(_KEYS, (14.8, 7.9, 0.98, 0.31), strict=True)),
+    "decode": dict(zip(_KEYS, (11.2, 4.4, 0.71, 0.64), strict=True)),
+}
+"""What the rails and the load of a board show in each phase; {} is its rail."""
+
+
+ORIN_NANO: dict[str, Any] = {
+    "model": "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super",
+    "soc": "tegra234",
+    "memory_bytes": 8 * GIB,
+    "page_bytes": 4096,
+    "kernel": "5.15.148-tegra",
+    "l4t": "36.4.4",
+    "jetpack": "6",
+    "identified_by": "device-tree serial",
+    "power_mode": "MAXN_SUPER",
+    "ceiling_bytes_per_second": 102_368_000_000,
+    "ceiling_from": "specification",
+    "spec_device": "Jetson Orin Nano 8GB",
+    "spec_bytes_per_second": 102_368_000_000,
+    "spec_note": "at 3199 MHz, the memory clock that is allowed now",
+}
+"""What an event device_described of such a board says."""
+
+
 @dataclass
 class Board:
     """A device to seed; the defaults are an Orin Nano under llama.cpp."""
@@ -49,6 +78,10 @@ class Board:
     leak_mib: float = 0.0  # a turn
     sensors: tuple[str, ...] = ("cpu-thermal", "gpu-thermal", "soc0-thermal")
     policies: dict[str, float] = field(default_factory=lambda: {"policy0": 1.51, "policy4": 1.73})
+    rail: str | None = "VDD_IN"  # None: a board whose power and load nobody can read
+    # Minutes ago between which heat held its clocks down; None: nobody can say whether it does.
+    hot: tuple[int, int] | None = (44, 37)
+    description: dict[str, Any] | None = field(default_factory=lambda: dict(ORIN_NANO))
     name: str = "chat"
     engine: str = "llama.cpp"
     engine_version: str = "b6123"
@@ -75,6 +108,9 @@ FLEET = (
         leak_mib=0.8,
         sensors=("cpu-thermal",),
         policies={"policy0": 2.4},
+        rail=None,
+        hot=None,
+        description=None,
         name="assistant",
         engine_version="b6098",
         online=False,
@@ -126,6 +162,7 @@ class _Story:
             table: [] for table in tables.metadata.tables.values()
         }
         self.busy: list[tuple[int, int]] = []
+        self.decoding: list[tuple[int, int]] = []
         self.windows: dict[int, dict[int, Sketch]] = {}
         self.memory = board.runtime_mib
 
@@ -226,6 +263,7 @@ class _Story:
             self.windows.setdefault(slot, {}).setdefault(octave, Sketch()).add(us)
         self.memory += board.leak_mib
         self.busy.append((at, step))
+        self.decoding.append((at + ttft, step))
         self._turn_rows(
             at, step, ttft, session, number, prompt, depth, output, ending, error, octaves
         )
@@ -309,6 +347,20 @@ class _Story:
             values["mem_total_bytes"] = [board.memory_total] * 3
             values["mem_available_bytes"] = [free, free - 9 * MIB, free + 4 * MIB]
             unknown = {} if board.sensors else {"temp_celsius": "absent"}
+            if board.hot is None:
+                unknown |= dict.fromkeys((f"{SHARE}:{state}" for state in THROTTLED), "absent")
+            else:
+                first, last = (self.end - ago * MINUTE for ago in board.hot)
+                held = "thermal" if first <= at < last else "none"
+                for state in THROTTLED:
+                    values[f"{SHARE}:{state}"] = [float(state == held)] * 3
+            phases = self._phases(at)
+            if board.rail is None:
+                unknown |= dict.fromkeys(("gpu_busy_share", "dram_busy_share"), "absent")
+                unknown["power_watts"] = "denied"
+            else:
+                for key, level in LEVELS["decode" if busy else "idle"].items():
+                    values[key.format(board.rail)] = [level] * 3
             self.rows[tables.sample].append(
                 {
                     **self.common(at),
@@ -316,8 +368,35 @@ class _Story:
                     "duration_us": 10 * SECOND,
                     "values": values,
                     "unknown": unknown or None,
+                    "phases": phases,
                 }
             )
+
+    def _phases(self, at: int) -> dict[str, Any]:
+        """What of the 10 s before a moment was prefill, decode and idle; turns never overlap."""
+
+        def inside(spans: list[tuple[int, int]]) -> int:
+            cut = ((max(begin, at - 10 * SECOND), min(end, at)) for begin, end in spans[-400:])
+            return sum(max(end - begin, 0) for begin, end in cut)
+
+        decode = inside(self.decoding)
+        prefill = inside(self.busy) - decode
+        lengths = {
+            "idle": 10 * SECOND - prefill - decode,
+            "prefill": prefill,
+            "decode": decode,
+        }
+        return {
+            name: [
+                length,
+                round(decode / self.board.itl_ms / 1000) if name == "decode" else 0,
+                {key.format(self.board.rail): [one] * 3 for key, one in LEVELS[name].items()}
+                if self.board.rail is not None
+                else {},
+            ]
+            for name, length in lengths.items()
+            if length
+        }
 
     def _events(self) -> None:
         board = self.board
@@ -398,6 +477,9 @@ class _Story:
                 "memory_total_bytes": board.memory_total,
                 "memory_available_bytes": sample["values"]["mem_available_bytes"][0],
                 "swap_used_bytes": 0,
+                "throttle": state_of_shares(sample["values"]),
+                "described_at": self.start if board.description else None,
+                "description": board.description,
                 "turn_at": turn and turn["at"] + turn["duration_us"],
                 "turn_id": turn and turn["turn"],
                 "turn_ending": turn and turn["ending"],
@@ -427,6 +509,7 @@ HOSTILE = tuple(
         settings={name[:128]: name[:256]},
         sensors=(name[:100],),
         policies={name[:100]: 1.5},
+        rail=name[:100],
         hours=0.4,
         event=name[:64],
         error=name[:128],

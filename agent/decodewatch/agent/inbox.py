@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -133,34 +134,80 @@ def _remove_stale(path: Path) -> None:
         raise AgentError(f"socket: {path}: cannot be replaced: {error.strerror}") from None
 
 
-class Connection:
+class Connection(ABC):
     """One application's connection. `pid` and `uid` are of the process that connected; a pid of 0
-    is one that this agent's pid namespace does not show."""
+    is one that this agent does not see."""
 
-    def __init__(self, inbox: "Inbox", channel: socket.socket) -> None:
-        credentials = channel.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
-        )
-        self.pid, self.uid, _ = struct.unpack("3i", credentials)
+    def __init__(self, pid: int, uid: int, handler: Handler) -> None:
+        self.pid = pid
+        self.uid = uid
         self.open = True
-        self._inbox = inbox
-        self._channel = channel
-        self._received = bytearray()
-        self._unsent = bytearray()
+        self._handler = handler
 
+    @abstractmethod
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a line, later where the application does not read now. Never raises."""
-        if not self.open:
-            return
-        self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        self._flush()
 
+    @abstractmethod
     def drain(self, until: float) -> None:
         """Handle what the application has sent by now, but no longer than `until` on the monotonic
         clock; closes where it has closed.
 
         What it goes on to send is left: it could do so for ever.
         """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close, and tell the handler."""
+
+    def _handle(self, line: bytes) -> None:
+        """Have a line handled; what is wrong with it is sent back."""
+        if not line.strip():
+            return
+        kind: str | None = None
+        try:
+            message = parse(line, boot_us())
+            kind = message.TYPE
+            self._handler.message(self, message)
+        except Refusal as refusal:
+            self._refuse(str(refusal), kind or refusal.message, refusal.turn)
+        except Exception as error:
+            # A fault of ours. Going down with it would bring the same message back for ever: the
+            # application sends it again to every new agent.
+            log.error(
+                "message not handled", every=_EVERY_S, pid=self.pid, trace=traceback.format_exc()
+            )
+            self._refuse(f"the agent failed: {type(error).__name__}", kind)
+
+    def _refuse(self, reason: str, message: str | None = None, turn: str | None = None) -> None:
+        # The field and not the value: an application may have put text of a prompt there.
+        field = reason.partition(": ")[0][:80]
+        log.warning("message refused", every=_EVERY_S, pid=self.pid, uid=self.uid, field=field)
+        answer = {"type": "refused", "reason": reason, "message": message, "turn": turn}
+        self.send({name: value for name, value in answer.items() if value is not None})
+
+
+class SocketConnection(Connection):
+    """One that came over the Unix socket: who it is, its credentials say."""
+
+    def __init__(self, inbox: "Inbox", channel: socket.socket) -> None:
+        credentials = channel.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+        )
+        pid, uid, _ = struct.unpack("3i", credentials)
+        super().__init__(pid, uid, inbox.handler)
+        self._inbox = inbox
+        self._channel = channel
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        if not self.open:
+            return
+        self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self._flush()
+
+    def drain(self, until: float) -> None:
         waiting = _unread(self._channel)
         while self.open and time.monotonic() < until:
             received = self._receive()
@@ -169,7 +216,6 @@ class Connection:
                 return
 
     def close(self) -> None:
-        """Close, and tell the handler."""
         if not self.open:
             return
         self.open = False
@@ -236,31 +282,6 @@ class Connection:
         self._refuse(f"line of more than {MAX_LINE} bytes; accepted are {MAX_LINE}")
         self.close()
 
-    def _handle(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        kind: str | None = None
-        try:
-            message = parse(line, boot_us())
-            kind = message.TYPE
-            self._inbox.handler.message(self, message)
-        except Refusal as refusal:
-            self._refuse(str(refusal), kind or refusal.message, refusal.turn)
-        except Exception as error:
-            # A fault of ours. Going down with it would bring the same message back for ever: the
-            # application sends it again to every new agent.
-            log.error(
-                "message not handled", every=_EVERY_S, pid=self.pid, trace=traceback.format_exc()
-            )
-            self._refuse(f"the agent failed: {type(error).__name__}", kind)
-
-    def _refuse(self, reason: str, message: str | None = None, turn: str | None = None) -> None:
-        # The field and not the value: an application may have put text of a prompt there.
-        field = reason.partition(": ")[0][:80]
-        log.warning("message refused", every=_EVERY_S, pid=self.pid, uid=self.uid, field=field)
-        answer = {"type": "refused", "reason": reason, "message": message, "turn": turn}
-        self.send({name: value for name, value in answer.items() if value is not None})
-
 
 def _unread(channel: socket.socket) -> int:
     """Bytes that lie in a socket."""
@@ -280,7 +301,7 @@ class Inbox:
         self.handler = handler
         self._listener = listener
         self._selector = selector
-        self._connections: set[Connection] = set()
+        self._connections: set[SocketConnection] = set()
         selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -296,14 +317,16 @@ class Inbox:
         for connection in list(self._connections):
             connection.close()
 
-    def watch(self, connection: Connection, channel: socket.socket, *, writable: bool) -> None:
+    def watch(
+        self, connection: SocketConnection, channel: socket.socket, *, writable: bool
+    ) -> None:
         """Have the main loop report when the connection can be read, and written where asked."""
         if connection.open:
             mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
             if self._selector.get_key(channel).events != mask:
                 self._selector.modify(channel, mask, connection.ready)
 
-    def forget(self, connection: Connection, channel: socket.socket) -> None:
+    def forget(self, connection: SocketConnection, channel: socket.socket) -> None:
         """A connection closes."""
         self._selector.unregister(channel)
         self._connections.discard(connection)
@@ -318,7 +341,7 @@ class Inbox:
             log.error("connection not accepted", every=_EVERY_S, reason=error.strerror)
             return
         channel.setblocking(False)
-        connection = Connection(self, channel)
+        connection = SocketConnection(self, channel)
         reason = self._crowded(connection.pid)
         if reason is not None:
             log.warning("too many connections, one refused", every=_EVERY_S, reason=reason)

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from decodewatch.shared import records
 from decodewatch.shared.errors import DecodewatchError, RecordError, shown
-from decodewatch.shared.model import ModelSpec
+from decodewatch.shared.model import ALLOCATIONS, OVERFLOWS, ModelSpec
 from decodewatch.shared.records import Check, Field, Scalar, integer, optional, text
 
 VERSION = 1
@@ -19,6 +19,34 @@ MAX_AHEAD_US = 10_000_000
 
 _id = text(64)
 _tokens = integer(0, 1 << 40)
+
+EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
+    # The client of a turn had left, and the server went on with it.
+    "orphaned_generation": {
+        "working_s": records.number,
+        "tokens": optional(_tokens),
+        "stopped": records.boolean,
+    },
+    # The context of a turn was full, and this is what became of it.
+    "context_limit": {
+        "policy": records.choice(OVERFLOWS),
+        "depth": optional(_tokens),
+        "limit": optional(_tokens),
+        "times": optional(integer(1, 1 << 31)),
+    },
+    # What the runtime itself says that its KV cache held at the end of a turn.
+    "kv_cache": {
+        "allocation": optional(records.choice(ALLOCATIONS)),
+        "bytes": integer(),
+        "peak_bytes": optional(integer()),
+        "tokens": optional(_tokens),
+        "stale_tokens": optional(_tokens),
+    },
+}
+"""The events that an application may report, and what the data of each must be. No text: it could
+be that of a prompt."""
+MAX_TURN_EVENTS: Final = 8
+"""Events of one turn that come with its record."""
 
 
 class Refusal(DecodewatchError):
@@ -72,8 +100,50 @@ def _steps(value: Any) -> "tuple[tuple[int | None, int], ...]":
 
 
 @dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """An event that comes with the record of its turn."""
+
+    event: str
+    t: int
+    data: Mapping[str, Scalar]
+
+
+def _turn_events(value: Any) -> tuple[TurnEvent, ...]:
+    """[{"event": ..., "t": ..., "data": {...}}, ...]. Kinds of a newer wrapper are left out: for
+    them its turn is not to be refused."""
+    if not isinstance(value, list) or len(value) > MAX_TURN_EVENTS:
+        raise RecordError(f"{shown(value)}; accepted is a list of at most {MAX_TURN_EVENTS}")
+    found = []
+    for place, item in enumerate(value):
+        try:
+            fields = _object(item)
+            kind = _id(fields.get("event"))
+            if kind not in EVENTS:
+                continue
+            t = integer(0, records.MAX_TIME_US)(fields.get("t"))
+            found.append(TurnEvent(kind, t, _data_of(kind, _object(fields.get("data")))))
+        except RecordError as error:
+            raise RecordError(f"[{place}]: {error}") from None
+    return tuple(found)
+
+
+def _data_of(kind: str, data: Mapping[str, Any]) -> dict[str, Scalar]:
+    """What an event's kind says of it. Raises RecordError naming the field."""
+    found: dict[str, Scalar] = {}
+    for name, check in EVENTS[kind].items():
+        try:
+            found[name] = check(data.get(name))
+        except RecordError as error:
+            raise RecordError(f"data.{name}: {error}") from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
-    """An application names itself. `pid` counts only where the socket's credentials show none."""
+    """An application names itself. `pid` counts only where the socket's credentials show none.
+
+    `of_pid` names another process as the runtime, 0 one that is not known.
+    """
 
     TYPE: ClassVar[str] = "hello"
     FIELDS: ClassVar[tuple[Field, ...]] = (
@@ -84,6 +154,7 @@ class Hello:
         Field("model", optional(_model), required=False),
         Field("settings", optional(records.scalars), required=False),
         Field("pid", optional(integer(1, 1 << 31)), required=False),
+        Field("of_pid", optional(integer(0, 1 << 31)), required=False),
     )
 
     v: int
@@ -93,6 +164,7 @@ class Hello:
     model: ModelSpec | None
     settings: Mapping[str, Scalar] | None
     pid: int | None
+    of_pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +215,19 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A turn ended. `record` is read by `turn_record`, once the runtime is known."""
+    """A turn ended. `record` is read by `turn_record`, once the runtime is known.
+
+    `events` are of this turn, and stored with it.
+    """
 
     TYPE: ClassVar[str] = "turn"
-    FIELDS: ClassVar[tuple[Field, ...]] = (Field("record", _object),)
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("record", _object),
+        Field("events", optional(_turn_events), required=False),
+    )
 
     record: Mapping[str, Any]
+    events: "tuple[TurnEvent, ...] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +241,24 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Happened:
+    """Something happened to the runtime or to one of its turns. `data` is read by `event_data`."""
+
+    TYPE: ClassVar[str] = "event"
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        Field("event", records.choice(tuple(EVENTS))),
+        Field("t", integer(0, records.MAX_TIME_US)),
+        Field("turn", optional(_id), required=False),
+        Field("data", _object),
+    )
+
+    event: str
+    t: int
+    turn: str | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The process is about to exit in good order."""
 
@@ -171,9 +268,9 @@ class Bye:
     reason: str | None
 
 
-Message = Hello | Begin | Progress | Ended | Forget | Bye
+Message = Hello | Begin | Progress | Ended | Forget | Happened | Bye
 TYPES: Mapping[str, type[Message]] = {
-    kind.TYPE: kind for kind in (Hello, Begin, Progress, Ended, Forget, Bye)
+    kind.TYPE: kind for kind in (Hello, Begin, Progress, Ended, Forget, Happened, Bye)
 }
 
 
@@ -217,6 +314,17 @@ def turn_record(
         raise Refusal(str(error), named) from None
     _check_time(Ended.TYPE, turn.t, now_us, named)
     return turn
+
+
+def event_data(message: Happened) -> dict[str, Scalar]:
+    """What an event's kind says of it; fields that it does not have are left out. Raises Refusal.
+
+    A required field that is missing is refused, an optional one is None.
+    """
+    try:
+        return _data_of(message.event, message.data)
+    except RecordError as error:
+        raise Refusal(f"event.{error}", message.turn, message.TYPE) from None
 
 
 def session_of(record: Mapping[str, Any]) -> str | None:

@@ -19,7 +19,8 @@ _EVERY_S: Final = 60.0
 def weight(record: Record) -> int:
     """Bytes that a record takes in memory, about; what the bound counts."""
     if isinstance(record, Sample):
-        return 1024 + 300 * len(record.values)
+        apart = sum(len(phase.values) for phase in (record.phases or {}).values())
+        return 1024 + 300 * (len(record.values) + apart)
     if isinstance(record, Turn):
         return 2048 + 100 * sum(len(sketch.counts) for _, sketch in record.itl)
     if isinstance(record, Window):

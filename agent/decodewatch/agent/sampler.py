@@ -6,17 +6,19 @@ from typing import Final
 
 from decodewatch.agent.sources.kit.base import Reading, Source, Value, first_known
 from decodewatch.shared import logs
-from decodewatch.shared.records import MAX_MEASUREMENTS, Measured, Sample
+from decodewatch.shared.records import MAX_INTEGER, MAX_MEASUREMENTS, Measured, Sample
 
 log = logs.get(__name__)
 
 _FIRST_BACK_OFF_S: Final = 60
 _LONGEST_BACK_OFF_S: Final = 3600
 _EVERY_S: Final = 3600.0
+_LASTING: Final = frozenset({"absent", "denied", "unsupported", "unlimited"})
+_TELL_AGAIN_US: Final = 3_600_000_000
+_FORGET_US: Final = 3_600_000_000
 _KILLS_SOURCE: Final = "vmstat"
 
-# Digits behind the point that mean something; the rest would be noise on the wire.
-_DIGITS: Final[Mapping[str, int | None]] = {
+DIGITS: Final[Mapping[str, int | None]] = {
     "bytes": None,
     "bytes_per_second": None,
     "hertz": None,
@@ -28,15 +30,17 @@ _DIGITS: Final[Mapping[str, int | None]] = {
     "volts": 3,
     "watts": 3,
 }
+"""Digits behind the point that mean something; the rest would be noise on the wire."""
 
 
 class _Gauge:
     """A level, read several times in an interval."""
 
-    __slots__ = ("_digits", "count", "highest", "lowest", "total")
+    __slots__ = ("_digits", "count", "highest", "lowest", "silent_us", "total")
 
     def __init__(self, unit: str) -> None:
-        self._digits = _DIGITS[unit]
+        self._digits = DIGITS[unit]
+        self.silent_us: int | None = None  # since when nothing was said of it
         self.clear()
 
     def clear(self) -> None:
@@ -66,32 +70,40 @@ class _Gauge:
 class _Counter:
     """What only grows; its increase over the interval is what counts."""
 
-    __slots__ = ("_last", "known", "total")
+    __slots__ = ("_last", "count", "known", "silent_us", "total")
 
     def __init__(self) -> None:
         self._last: Value | None = None
+        self.silent_us: int | None = None
         self.clear()
 
     def clear(self) -> None:
+        self.count = 0
         self.total: Value = 0
         self.known = False  # whether two readings enclose some of the interval
 
     def add(self, value: Value) -> None:
         last = self._last
         self._last = value
+        self.count += 1
         if last is not None and value >= last:
             self.total += value - last
             self.known = True
         # One that went back was reset (a driver loaded again): it counts on from where it is now.
 
     def measured(self) -> Measured | None:
-        return self.total if self.known else None
+        # More than a record can hold is a counter gone mad; the collector would refuse all of it.
+        return self.total if self.known and self.total <= MAX_INTEGER else None
 
 
 class Series:
     """The readings of one interval, of the system or of one runtime.
 
-    At most `MAX_MEASUREMENTS` measurements and as many reasons are kept: what a record holds.
+    At most `MAX_MEASUREMENTS` measurements and as many reasons are kept: what a record holds. One
+    of which no source says anything any more, not even a reason, is forgotten after an hour, or
+    where there is no room for another: some sensors come back under a new name each time. A reason
+    that lasts, such as that of a sensor that the device does not have, is told when it is
+    new and then once an hour: most of a device's reasons are of that kind.
     """
 
     def __init__(self, now_us: int) -> None:
@@ -99,6 +111,7 @@ class Series:
         self._empty = True
         self._series: dict[str, _Gauge | _Counter] = {}
         self._reasons: dict[str, str] = {}
+        self._told: dict[str, tuple[str, int]] = {}  # of the reasons that last: which, and when
 
     @property
     def since(self) -> int:
@@ -120,7 +133,7 @@ class Series:
                 continue
             series = self._series.get(key)
             if series is None:
-                if len(self._series) >= MAX_MEASUREMENTS:
+                if len(self._series) >= MAX_MEASUREMENTS and not self._forget_silent():
                     log.warning("too many measurements, one left out", every=_EVERY_S, key=key)
                     continue
                 measurement = reading.measurement
@@ -140,14 +153,50 @@ class Series:
             measured = series.measured()
             if measured is not None:
                 values[key] = measured
+                self._told.pop(key, None)
             else:
                 unknown[key] = self._reasons.get(key, "transient")
+            silent = not series.count and key not in self._reasons
+            series.silent_us = (series.silent_us or now_us) if silent else None
             series.clear()
+        self._forget_silent(now_us - _FORGET_US)
         for key, reason in self._reasons.items():
             if key not in values and len(unknown) < MAX_MEASUREMENTS:
                 unknown[key] = reason
         self._reasons.clear()
+        seen = frozenset(unknown)
+        unknown = {
+            key: reason for key, reason in unknown.items() if self._tells(key, reason, now_us)
+        }
+        self._told = {key: told for key, told in self._told.items() if key in seen}
         return Sample(runtime, now_us, max(now_us - since, 1), values, unknown or None)
+
+    def _forget_silent(self, until_us: int | None = None) -> bool:
+        """Forget those that are silent, with `until_us` at least since then.
+
+        Whether there were any. One that was, and was read again in this interval, is not.
+        """
+        gone = [
+            key
+            for key, series in self._series.items()
+            if series.silent_us is not None
+            and not series.count
+            and (until_us is None or series.silent_us <= until_us)
+        ]
+        for key in gone:
+            del self._series[key]
+        return bool(gone)
+
+    def _tells(self, key: str, reason: str, now_us: int) -> bool:
+        """Whether a reason is news; it counts as told then."""
+        if reason not in _LASTING:
+            self._told.pop(key, None)
+            return True
+        told, at = self._told.get(key, (None, 0))
+        if told == reason and now_us - at < _TELL_AGAIN_US:
+            return False
+        self._told[key] = reason, now_us
+        return True
 
 
 class Sampler:
@@ -187,6 +236,12 @@ class Sampler:
         self.readings = first_known(readings)
         self._series.add(self.readings)
         self._see_kills(self.readings)
+
+    def conclude(self, readings: Iterable[Reading]) -> None:
+        """Take in what was concluded from the readings of this tick: they are among them now."""
+        found = list(readings)
+        self.readings += found
+        self._series.add(found)
 
     def read_oom_kills(self, now_us: int) -> int | None:
         """Read the OOM kills of the device now, between two ticks."""

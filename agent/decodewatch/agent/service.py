@@ -5,24 +5,36 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from decodewatch.agent import inbox as inboxes
+from decodewatch.agent.hardware import board as boards
+from decodewatch.agent.hardware.board import Board
+from decodewatch.agent.hardware.watch import DeviceWatch
 from decodewatch.agent.identity import ClockReader, Identity
 from decodewatch.agent.inbox import Inbox
 from decodewatch.agent.pending import Pending
+from decodewatch.agent.phases import Phases
+from decodewatch.agent.runtimes.gpu_memory import GpuMemory
 from decodewatch.agent.runtimes.runtimes import Runtimes
 from decodewatch.agent.sampler import Sampler
 from decodewatch.agent.settings import AgentSettings
 from decodewatch.agent.sources import Source
 from decodewatch.agent.spool.spool import Spool, SpoolError
+from decodewatch.agent.throttle import ThrottleWatch
 from decodewatch.agent.uplink import Uplink
 from decodewatch.shared import __version__, logs
 from decodewatch.shared.clock import boot_us, wall_us
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.lifecycle import Stop, notify
 from decodewatch.shared.records import Event, Scalar
+
+if TYPE_CHECKING:
+    from decodewatch.agent.inbox_http import HttpInbox
+    from decodewatch.agent.scrape.scraper import Scraper
 
 log = logs.get(__name__)
 
@@ -106,6 +118,41 @@ def open_listener(settings: AgentSettings) -> Listener:
     return Listener(inboxes.listen(path, int(settings.socket_mode, 8)), path)
 
 
+def _open_http(settings: AgentSettings) -> "Callable[..., HttpInbox] | None":
+    """What makes the inbox over HTTP, its port and token being good; None where it is off.
+
+    Raises SettingsError and AgentError.
+    """
+    if not settings.inbox_http_port or settings.inbox_http_token_file is None:
+        return None
+    # Not at the top: most devices do without.
+    from decodewatch.agent import inbox_http
+
+    token = inbox_http.read_token(settings.inbox_http_token_file)
+    listener = inbox_http.listen(settings.inbox_http_port)
+    return partial(inbox_http.HttpInbox, listener, token)
+
+
+def _open_scraper(settings: AgentSettings) -> "Callable[..., Scraper] | None":
+    """What makes the scraper, its servers and key being good; None where there is none to scrape.
+
+    Raises SettingsError.
+    """
+    if not settings.scrape:
+        return None
+    # Not at the top: most devices do without.
+    from decodewatch.agent.scrape import targets
+    from decodewatch.agent.scrape.scraper import Scraper
+
+    return partial(
+        Scraper,
+        targets.targets(settings.scrape),
+        interval_us=round(settings.scrape_interval_s * _SECOND_US),
+        timeout_us=round(settings.scrape_timeout_s * _SECOND_US),
+        key=targets.read_key(settings.scrape_key_file),
+    )
+
+
 class Ticks:
     """Deadlines at a fixed interval of the boot clock: no drift, and none made up for later."""
 
@@ -148,9 +195,15 @@ class Service:
         *,
         sources: Sequence[Source],
         clock: ClockReader,
+        board: Board | None = None,
     ) -> None:
-        """Raises SettingsError and AgentError; nothing runs before `run`."""
+        """`board` is what the device is, that of this machine unless given.
+
+        Raises SettingsError and AgentError; nothing runs before `run`.
+        """
         now = boot_us()
+        scraper = _open_scraper(settings)
+        door = _open_http(settings)
         self._settings = settings
         self._clock = clock
         self._listener = listener
@@ -166,14 +219,24 @@ class Service:
         )
         self._pending = Pending(self._spool.append, settings.pending_limit_bytes)
         self._sampler = Sampler(sources, now, self._source_failed)
+        interval_us = round(settings.sample_interval_s * _SECOND_US)
+        self._throttle = ThrottleWatch(self._event, interval_us)
+        self._phases = Phases(now, interval_us)
         self._runtimes = Runtimes(
             identity,
             boot,
             self._pending,
             self._sampler.read_oom_kills,
+            self._phases,
+            self._throttle.state_at,
             silence_us=round(settings.turn_silence_s * _SECOND_US),
+            gpu_bytes=GpuMemory(sources),
         )
         self._inbox = Inbox(listener.channel, self._selector, self._runtimes)
+        self._http = None if door is None else door(self._selector, self._runtimes)
+        self._scraper = (
+            None if scraper is None else scraper(self._selector, self._runtimes, self._event, now)
+        )
         self._uplink = Uplink(
             settings,
             device=identity.device,
@@ -186,10 +249,21 @@ class Service:
         self._uplink_at = 0
         self._aside = self._spool.set_aside
         self._removals = self._spool.removals
+        self._device = DeviceWatch(
+            board or boards.read(release=boards.kernel_release()),
+            settings.state(),
+            identity.kind,
+            now,
+        )
         self._ticks = Ticks(round(settings.sample_interval_s * _SECOND_US), now)
         self._steps = StepWatch()
         self._watchdog = _Watchdog()
         self._event("agent_started", self._started(identity))
+        if identity.previous is not None:
+            self._event(
+                "identity_changed",
+                {"previous": identity.previous, "identified_by": identity.kind},
+            )
 
     def run(self) -> None:
         """Run until stopped; everything that was heard and read is then in the spool.
@@ -220,6 +294,10 @@ class Service:
         # Once a round: turns that arrived together share one transaction.
         if self._pending.urgent:
             self._commit(now)
+        if self._http is not None:
+            self._http.tick()
+        if self._scraper is not None:
+            self._scraper.look(now)
         if self._wake.taken() or now >= self._uplink_at:
             self._uplink_at = boot_us() + round(self._uplink.tick() * _SECOND_US)
 
@@ -230,18 +308,23 @@ class Service:
             self._uplink_at - now,
             self._pending.retry_in_us(now),
             self._runtimes.look_in_us(now),
+            None if self._http is None else self._http.wait_us(),
+            None if self._scraper is None else self._scraper.due_in_us(now),
         )
         return max(min(wait for wait in waits if wait is not None), 0) / _SECOND_US
 
     def _tick(self, now: int) -> None:
-        self._sampler.tick(now)
+        self._read(now)
         self._runtimes.tick(now, self._sampler.oom_kills)
+        self._phases.read(self._sampler.readings, now)
+        for kind, data in self._device.look(now, self._sampler.readings):
+            self._event(kind, data)
         step = self._steps.step_us()
         if step is not None:
             synchronised = self._clock.read().synchronised
             self._event("clock_stepped", {"step_us": step, "synchronised": synchronised})
             log.warning("wall clock stepped", step_s=step / _SECOND_US, synchronised=synchronised)
-        busy = self._runtimes.busy(now)
+        busy = self._runtimes.busy(now) or (self._scraper is not None and self._scraper.busy)
         settings = self._settings
         interval_s = settings.report_interval_s if busy else settings.idle_interval_s
         # Half a tick early rather than half a tick late: ticks and intervals share no origin.
@@ -254,10 +337,16 @@ class Service:
             self._commit(now)
         self._watchdog.tick()
 
-    def _close_system_sample(self, now: int) -> None:
+    def _read(self, now: int) -> None:
+        self._sampler.tick(now)
+        self._sampler.conclude(self._throttle.see(self._sampler.readings, now))
+        if self._scraper is not None:
+            self._sampler.conclude(self._scraper.tick(now))
+
+    def _close_system_sample(self, now: int, *, last: bool = False) -> None:
         sample = self._sampler.close(now)
         if sample is not None:
-            self._pending.add(sample)
+            self._pending.add(replace(sample, phases=self._phases.close(last=last)))
 
     def _commit(self, now: int, *, last: bool = False) -> None:
         dropped = self._pending.dropped
@@ -295,11 +384,20 @@ class Service:
     def _shut_down(self) -> None:
         """Nothing that was heard or read is lost: into the spool, and out where there is time."""
         self._inbox.close()
+        if self._http is not None:
+            self._http.close()
+        if self._scraper is not None:
+            self._scraper.close()
         now = boot_us()
-        self._close_system_sample(now)
+        # What was decoded since the last tick is in the windows, and so is it in the phases.
+        self._read(now)
+        self._phases.read(self._sampler.readings, now)
+        self._close_system_sample(now, last=True)
         self._runtimes.stop(now)
         self._commit(now, last=True)
         self._inbox.disconnect()
+        if self._http is not None:
+            self._http.disconnect()
         self._uplink.stop(_STOP_S)
         self._spool.close()
         self._sampler.stop()

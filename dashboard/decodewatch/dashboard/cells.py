@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import streamlit as st
 
 from decodewatch.dashboard import format as words
+from decodewatch.dashboard import verdicts
 from decodewatch.dashboard.queries import Decoding, Device, Ledger, Runtime
+from decodewatch.dashboard.series import rail_name
 from decodewatch.dashboard.view import Moment
+from decodewatch.shared.energy import LEAST_TOKENS, LEAST_US, NoEnergy, TokenEnergy
 from decodewatch.shared.sketch import Sketch
 
 HOW_TO_READ = (
@@ -87,6 +90,33 @@ def hottest(device: Device) -> Cell:
     return Cell("hottest sensor", words.temperature(device.hottest_celsius), label)
 
 
+def throttling(device: Device) -> Cell:
+    """What holds the clocks down."""
+    if device.sample_at is None:
+        return Cell("throttling", words.UNKNOWN, "no sample yet")
+    state, meaning = verdicts.throttled(device.throttle)
+    held = device.throttle in ("thermal", "power", "over_current")
+    return Cell("throttling", f":orange[{state}]" if held else state, meaning)
+
+
+def token_energy(found: tuple[TokenEnergy, ...] | NoEnergy) -> Cell:
+    """Energy of a decoded token in the period, by the first rail of those that tell it."""
+    title = "energy a decoded token"
+    if found == "no decode":
+        why = "no token decoded in the period, or only while prompts were read"
+        return Cell(title, "\N{EN DASH}", why)
+    if found == "no rail":
+        return Cell(title, words.UNKNOWN, "no power rail of this machine could be read meanwhile")
+    if isinstance(found, str):
+        least = f"needs {LEAST_TOKENS} tokens and {words.span(LEAST_US)} of decode"
+        return Cell(title, words.UNKNOWN, f"{least} with the power read")
+    energy = found[0]
+    rail, length = words.inert(rail_name(energy.rail), 64), words.span(energy.duration_us)
+    detail = f"{rail} · {words.power(energy.watts)} over {length} of decode"
+    detail += f" · {words.counted(energy.tokens, 'token')}"
+    return Cell(title, words.energy(energy.joules), detail)
+
+
 def delivery(ledger: Ledger | None) -> Cell:
     """The delivery ledger over all streams of the device."""
     if ledger is None:
@@ -119,6 +149,7 @@ def of(
         available(device),
         runtime_memory(device, runtime),
         hottest(device),
+        throttling(device),
         delivery(ledger),
     ]
 
@@ -127,6 +158,9 @@ def row(cells: list[Cell], device: str) -> None:
     """Draw cells side by side, in as many lines as the screen is narrow: `style.css` says how."""
     with st.container(horizontal=True, gap="small", key=f"figures-{device}"):
         for cell in cells:
-            st.markdown(
-                f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]"
-            )
+            single(cell)
+
+
+def single(cell: Cell) -> None:
+    """Draw one cell."""
+    st.markdown(f":small[:gray[{cell.title}]]  \n**{cell.value}**  \n:small[:gray[{cell.detail}]]")

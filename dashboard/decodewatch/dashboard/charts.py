@@ -30,6 +30,9 @@ _COLOURS = dict(zip(PERCENTILES, (BLUE, PINK, VERMILLION), strict=True))
 _DASHES = dict(zip(PERCENTILES, ([1, 0], [6, 2], [3, 2]), strict=True))
 _COMPLETE, _OTHERWISE = "complete", "ended otherwise"
 
+_HELD = {"thermal": VERMILLION, "power": AMBER, "over-current": PINK, "policy": GREY}
+"""The states that hold clocks down, as bands behind a chart."""
+
 HEIGHT = 110
 """Pixels of a chart between its axes: legends and titles come on top."""
 # All charts of the time axis leave the same room at both sides, so that moments line up. A mark
@@ -72,9 +75,9 @@ def _ends(along: Axis, levels: tuple[float, float] = (0.0, 0.0)) -> pd.DataFrame
     return pd.DataFrame({"at": list(along.domain_ms), "level": list(levels)})
 
 
-def _time(shape: str) -> alt.X:
+def _time(shape: str, field: str = "at") -> alt.X:
     return alt.X(
-        "at:T",
+        f"{field}:T",
         scale=alt.Scale(nice=False, padding=_ROOM),
         axis=alt.Axis(title=None, format=shape, tickCount=10, labelOverlap=True, grid=True),
     )
@@ -198,7 +201,9 @@ def _itl_data(itl: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 @lru_cache
-def _itl_over_time(shape: str, shown: tuple[str, ...], with_turns: bool) -> dict[str, Any]:
+def _itl_over_time(
+    shape: str, shown: tuple[str, ...], with_turns: bool, held: tuple[str, ...]
+) -> dict[str, Any]:
     legend = _legend([TPOT], symbolFillColor=AMBER, symbolStrokeWidth=0, symbolSize=60)
     tpot = (
         _from("turns")
@@ -215,14 +220,42 @@ def _itl_over_time(shape: str, shown: tuple[str, ...], with_turns: bool) -> dict
         )
     )
     lines = _percentile_lines(_time(shape), _moment(), shown, size=12)
-    return _over(shape, "ITL, and TPOT of each turn", "ms", *lines, tpot, height=170)
+    bands = [_bands(shape, held)] if held else []
+    return _over(shape, "ITL, and TPOT of each turn", "ms", *bands, *lines, tpot, height=170)
 
 
-def itl_over_time(itl: pd.DataFrame, turns: pd.DataFrame, along: Axis) -> Drawing:
-    """Percentiles of ITL as lines and TPOT of each turn as points, both in ms."""
+def itl_over_time(
+    itl: pd.DataFrame, turns: pd.DataFrame, along: Axis, bands: pd.DataFrame
+) -> Drawing:
+    """Percentiles of ITL as lines and TPOT of each turn as points, both in ms; behind them bands
+    where something held the clocks down."""
     known = turns[turns["tpot_ms"].notna()].assign(what=TPOT)
-    spec = _itl_over_time(_shape(along), _drawn(itl), not known.empty)
-    return Drawing(spec, {"ends": _ends(along), "turns": known, **_itl_data(itl)})
+    held = tuple(state for state in _HELD if state in set(bands["state"]))
+    spec = _itl_over_time(_shape(along), _drawn(itl), not known.empty, held)
+    data = {"ends": _ends(along), "turns": known, **_itl_data(itl)}
+    return Drawing(spec, {**data, "bands": bands} if held else data)
+
+
+def _bands(shape: str, held: tuple[str, ...]) -> alt.Chart:
+    chart: alt.Chart = (
+        _from("bands")
+        .mark_rect(opacity=0.22, clip=True)
+        .encode(
+            x=_time(shape, "begin"),
+            x2="end:T",
+            fill=alt.Fill(
+                "state:N",
+                scale=alt.Scale(domain=list(held), range=[_HELD[one] for one in held]),
+                legend=_legend(held, symbolType="square", symbolSize=120, symbolOpacity=0.6),
+            ),
+            tooltip=[
+                alt.Tooltip("state:N", title="throttling"),
+                alt.Tooltip("begin:T", title="from", format="%-d %b %H:%M:%S"),
+                alt.Tooltip("end:T", title="to", format="%-d %b %H:%M:%S"),
+            ],
+        )
+    )
+    return chart
 
 
 def _turn_tooltips() -> list[alt.Tooltip]:
@@ -347,6 +380,27 @@ def temperatures(levels: pd.DataFrame, along: Axis) -> Drawing:
 def clocks(levels: pd.DataFrame, along: Axis) -> Drawing:
     """CPU clocks in GHz, a line a policy; the tooltip has the extremes of a point."""
     spec = _gauges(_shape(along), _labels(levels), "CPU clock", "GHz", ".2f", True)
+    return Drawing(spec, {"ends": _ends(along), "levels": levels})
+
+
+def gpu_busy(levels: pd.DataFrame, along: Axis) -> Drawing:
+    """GPU utilisation in percent; the tooltip has the extremes of a point."""
+    return _busy(levels, along, "GPU utilisation")
+
+
+def dram_busy(levels: pd.DataFrame, along: Axis) -> Drawing:
+    """DRAM utilisation in percent; the tooltip has the extremes of a point."""
+    return _busy(levels, along, "DRAM utilisation")
+
+
+def _busy(levels: pd.DataFrame, along: Axis, title: str) -> Drawing:
+    spec = _gauges(_shape(along), _labels(levels), title, "%", ".0f", True)
+    return Drawing(spec, {"ends": _ends(along, (0.0, 100.0)), "levels": levels})
+
+
+def power(levels: pd.DataFrame, along: Axis) -> Drawing:
+    """Power in watts, a line a rail; the tooltip has the extremes of a point."""
+    spec = _gauges(_shape(along), _labels(levels), "Power", "W", ".2f", True)
     return Drawing(spec, {"ends": _ends(along), "levels": levels})
 
 

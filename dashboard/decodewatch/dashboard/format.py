@@ -87,6 +87,25 @@ def frequency(hertz: float | None) -> str:
     return f"{hertz:.0f} Hz"
 
 
+def power(watts: float | None) -> str:
+    """Power: 7.13 W."""
+    return UNKNOWN if watts is None else f"{_digits(watts)} W"
+
+
+def energy(joules: float | None) -> str:
+    """Energy: 412 mJ, 1.24 J."""
+    if joules is None:
+        return UNKNOWN
+    return f"{_digits(joules)} J" if abs(joules) >= 0.9995 else f"{_digits(1000 * joules)} mJ"
+
+
+def rate(bytes_per_second: float | None) -> str:
+    """How fast memory is read, in the decimal units of its data sheets: 68.3 GB/s."""
+    if bytes_per_second is None:
+        return UNKNOWN
+    return f"{_digits(bytes_per_second / 1e9)} GB/s"
+
+
 def temperature(celsius: float | None) -> str:
     """A temperature: 61.2 °C."""
     return UNKNOWN if celsius is None else f"{celsius:.1f} °C"

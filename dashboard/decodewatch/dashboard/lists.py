@@ -12,7 +12,9 @@ import pandas as pd
 
 from decodewatch.dashboard import format as words
 from decodewatch.dashboard.queries import Event, Runtime, Stream, Turn
+from decodewatch.shared.energy import DECODE, RAILS, Total
 from decodewatch.shared.model import ModelSpec
+from decodewatch.shared.records import PHASES
 
 _MOST_SETTINGS = 12
 # What records allow: a cell is cut where it is drawn, and shows all of it when it is opened.
@@ -88,7 +90,9 @@ def _told(data: Mapping[str, Any]) -> str:
 
 def _fact(name: str, value: Any) -> str:
     """A name with underscores and units in it, and its value, as a person would write them."""
-    stem, _, unit = name.rpartition("_")
+    stem, _, unit = name.removesuffix("_per_second").rpartition("_")
+    if name.endswith("_per_second"):
+        unit += "_per_second"
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif not isinstance(value, int | float):
@@ -103,6 +107,7 @@ def _fact(name: str, value: Any) -> str:
 _UNITS: Mapping[str, Callable[[float], str]] = {
     "us": words.duration,
     "bytes": words.size,
+    "bytes_per_second": words.rate,
     "hertz": words.frequency,
     "celsius": words.temperature,
 }
@@ -123,6 +128,83 @@ def streams(rows: Sequence[Stream], where: tzinfo) -> pd.DataFrame:
             "refused": [row.ledger.refused for row in rows],
         }
     )
+
+
+def board(description: Mapping[str, Any]) -> list[str]:
+    """What a device is, by its description, as Markdown: model, chip, memory, software, ceiling."""
+
+    def word(name: str, before: str = "", limit: int = 64) -> str | None:
+        value = description.get(name)
+        return f"{before}{words.inert(value, limit)}" if isinstance(value, str) else None
+
+    def number(name: str) -> float | None:
+        value = description.get(name)
+        known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        return value if known else None
+
+    memory, jetpack = number("memory_bytes"), word("jetpack", "JetPack ")
+    l4t = word("l4t", "L4T ")
+    parts = [
+        word("model") or word("cpu") or "model unknown",
+        word("soc"),
+        None if memory is None else f"{words.size(memory)} memory",
+        word("power_mode", "power mode "),
+        f"{l4t} ({jetpack})" if l4t and jetpack else l4t,
+        word("android", "Android "),
+        word("kernel", "kernel "),
+        _ceiling(number("ceiling_bytes_per_second"), number("spec_bytes_per_second"), word),
+    ]
+    return [part for part in parts if part]
+
+
+def _ceiling(
+    ceiling: float | None, spec: float | None, word: Callable[[str, str], str | None]
+) -> str:
+    origin, of = word("ceiling_from", ""), word("spec_device", " of ") or ""
+    if ceiling is None or origin is None:
+        why = word("spec_note", ": ")
+        return f"ceiling {words.UNKNOWN}{why or ''}"
+    if origin == "measured":
+        beside = "" if spec is None else f" (specification{of}: {words.rate(spec)})"
+        return f"ceiling {words.rate(ceiling)}, measured{beside}"
+    return f"ceiling {words.rate(ceiling)}, by the {origin}{of}"
+
+
+def phases(found: Mapping[str, Total]) -> tuple[pd.DataFrame, str | None]:
+    """A row a phase that occurred, as Markdown, and the rail whose power is shown: that of the
+    whole device, else the one that takes most."""
+    rail = _main_rail(found)
+    rows = {
+        name: {
+            "time": words.duration(total.duration_us),
+            "decoded tokens": words.count(total.tokens),
+            "GPU busy": words.share(_mean(total, "gpu_busy_share"), 1),
+            "DRAM busy": words.share(_mean(total, "dram_busy_share"), 1),
+            "power": words.power(None if rail is None else _mean(total, rail)),
+        }
+        for name in PHASES
+        if (total := found.get(name)) is not None
+    }
+    return pd.DataFrame.from_dict(rows, orient="index"), rail
+
+
+def _main_rail(found: Mapping[str, Total]) -> str | None:
+    """The first of the RAILS, by the power in decode, else in whatever phase there was: the one
+    that tells the energy of a token."""
+    for name in (DECODE, *PHASES):
+        levels = found[name].levels if name in found else {}
+        rails = [key for key in levels if key.partition(":")[0] in RAILS]
+        if rails:
+            return min(
+                rails,
+                key=lambda key: (RAILS.index(key.partition(":")[0]), -levels[key].mean, key),
+            )
+    return None
+
+
+def _mean(total: Total, key: str) -> float | None:
+    level = total.levels.get(key)
+    return None if level is None else level.mean
 
 
 def facts(runtime: Runtime) -> list[tuple[str, str]]:

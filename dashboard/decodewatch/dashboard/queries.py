@@ -5,7 +5,7 @@ off. Moments are microseconds since 1970; `None` is "not known", as in the table
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, func, select
@@ -13,6 +13,7 @@ from sqlalchemy.sql import ColumnElement
 
 from decodewatch.shared import tables
 from decodewatch.shared.model import ModelError, ModelSpec
+from decodewatch.shared.records import Phase
 from decodewatch.shared.sketch import Sketch
 
 MOST_DEVICES = 100
@@ -43,12 +44,14 @@ class Device:
     hottest_celsius: float | None
     memory_total_bytes: int | None
     memory_available_bytes: int | None
+    throttle: str | None
     turn_at: int | None
     turn_ending: str | None
     turn_ttft_us: int | None
     turn_tpot_us: float | None
     runtime: str | None
     runtime_memory_bytes: int | None
+    description: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ class Sample:
     at: int
     values: Mapping[str, Any]
     unknown: Mapping[str, Any]
+    phases: Mapping[str, Phase] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +374,12 @@ def samples(connection: Connection, name: str, since: int, stride: int = 1) -> l
         query = query.where((table.c.at // SAMPLE_SLOT_US) % stride == 0)
     newest = query.order_by(table.c.at.desc()).limit(MOST_SAMPLES)
     return [
-        Sample(row.at, row.values, row.unknown or {})
+        Sample(
+            row.at,
+            row.values,
+            row.unknown or {},
+            {name: Phase(*part) for name, part in (row.phases or {}).items()},
+        )
         for row in reversed(connection.execute(newest).all())
     ]
 

@@ -13,6 +13,8 @@ import pandas as pd
 
 from decodewatch.dashboard import format as words
 from decodewatch.dashboard.queries import Sample, Turn, Window
+from decodewatch.shared.diagnose.throttle import state_of_shares
+from decodewatch.shared.energy import RAILS
 from decodewatch.shared.sensors import TEMPERATURE, is_junction
 from decodewatch.shared.sketch import Percentile, Sketch, enough_for
 
@@ -271,6 +273,30 @@ SILENCE = 150 * words.SECOND
 """A line of samples bridges so much: an idle device sends one a minute."""
 
 
+def throttle_bands(samples: Sequence[Sample], along: Axis) -> pd.DataFrame:
+    """When something held the clocks down: `begin`, `end`, `state`, successive samples as one.
+
+    A sample stands for the time since the one before it, for no longer than a line bridges.
+    """
+    longest = max(3 * along.width, SILENCE)
+    bands: list[list[object]] = []
+    before: tuple[int, str | None] = (0, None)
+    for sample in samples:
+        state = state_of_shares(sample.values)
+        begin = max(before[0], sample.at - longest)
+        if state is not None and state != "none":
+            ends = along.within_ms(begin / 1000), along.within_ms(sample.at / 1000)
+            if bands and before == (begin, state):
+                bands[-1][1] = ends[1]
+            else:
+                bands.append([*ends, state])
+        before = sample.at, state
+    rows = [
+        (begin, end, str(state).replace("_", "-")) for begin, end, state in bands[-MOST_POINTS:]
+    ]
+    return pd.DataFrame(rows, columns=["begin", "end", "state"])
+
+
 def _any(label: str) -> bool:
     return True
 
@@ -278,22 +304,26 @@ def _any(label: str) -> bool:
 def gauges(
     samples: Sequence[Sample],
     along: Axis,
-    measurement: str,
+    measurements: Mapping[str, str],
     scale: float = 1.0,
     keep: Callable[[str], bool] = _any,
 ) -> Gauges:
-    """One measurement of all its sensors along the axis, times `scale`: the highest few of them."""
+    """Measurements of all their sensors along the axis, times `scale`: the highest few of them.
+
+    What each measurement is mapped to says what a sensor is called, with its label in place of {}.
+    """
     cells: dict[str, dict[int, list[_Level]]] = {}
     reason = None
     for sample in samples:
         place = along.bin(sample.at)
         for key, value in sample.values.items():
             name, _, label = key.partition(":")
-            if name == measurement and place is not None and keep(label):
+            if name in measurements and place is not None and keep(label):
                 level = value if isinstance(value, list) else [value] * 3
-                cells.setdefault(label, {}).setdefault(place, []).append(tuple(level))
+                called = measurements[name].format(label).strip()
+                cells.setdefault(called, {}).setdefault(place, []).append(tuple(level))
         for key, why in sample.unknown.items():
-            if key.partition(":")[0] == measurement:
+            if key.partition(":")[0] in measurements:
                 reason = str(why)
     ranked = sorted(cells, key=lambda label: (-_highest(cells[label]), label))
     rows = [
@@ -329,9 +359,30 @@ def _line(
 
 def temperatures(samples: Sequence[Sample], along: Axis) -> Gauges:
     """The chip's sensors in degrees Celsius; those of board, battery and radios are left away."""
-    return gauges(samples, along, TEMPERATURE, keep=is_junction)
+    return gauges(samples, along, {TEMPERATURE: "{}"}, keep=is_junction)
 
 
 def clocks(samples: Sequence[Sample], along: Axis) -> Gauges:
     """The CPU's clocks in GHz, one series a policy."""
-    return gauges(samples, along, "cpu_hertz", scale=1e-9)
+    return gauges(samples, along, {"cpu_hertz": "{}"}, scale=1e-9)
+
+
+def gpu_busy(samples: Sequence[Sample], along: Axis) -> Gauges:
+    """GPU utilisation in percent."""
+    return gauges(samples, along, {"gpu_busy_share": "GPU {}"}, scale=100)
+
+
+def dram_busy(samples: Sequence[Sample], along: Axis) -> Gauges:
+    """DRAM utilisation in percent."""
+    return gauges(samples, along, {"dram_busy_share": "DRAM {}"}, scale=100)
+
+
+def power(samples: Sequence[Sample], along: Axis) -> Gauges:
+    """Power in watts, one series a rail, that of the whole device among them."""
+    return gauges(samples, along, {name: rail_name(f"{name}:{{}}") for name in RAILS})
+
+
+def rail_name(rail: str) -> str:
+    """What to call a rail, by its measurement and label."""
+    name, _, label = rail.partition(":")
+    return f"{label} (whole device)" if name == RAILS[0] else label

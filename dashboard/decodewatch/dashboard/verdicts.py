@@ -11,6 +11,13 @@ from decodewatch.dashboard.queries import Decoding, Device, Ledger
 # An idle device sends a sample a minute; three of them may be under way or on the way again.
 SILENT_AFTER = 180 * words.SECOND
 _NAMED = 3
+_HELD_BY = {
+    "none": "clocks are free",
+    "thermal": "it is too hot",
+    "power": "supply or limit",
+    "over_current": "too much current",
+    "policy": "mode or cap changed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,16 @@ def _names(away: Sequence[Device], now: int) -> str:
     ]
     more = len(away) - _NAMED
     return ", ".join(named) + (f" and {more} more are not" if more > 0 else "")
+
+
+def throttled(state: str | None) -> tuple[str, str]:
+    """What holds a device's clocks down by its newest sample: the state, and what that means.
+
+    As short as a cell asks for; the events say all of it.
+    """
+    if state is None or state not in _HELD_BY:
+        return words.UNKNOWN, "cannot be read"
+    return state.replace("_", "-"), _HELD_BY[state]
 
 
 def decoded(found: Decoding, period: str) -> str:

@@ -37,3 +37,12 @@ def test_memory_of_a_process_is_what_psutil_says() -> None:
     # psutil's rss has shared memory too, of which a test process has next to none.
     assert ours.rss_anon.value + ours.rss_file.value == pytest.approx(theirs.rss, rel=0.05)
     assert ours.swap.value == theirs.swap
+
+
+def test_shared_memory_of_a_process_is_what_psutil_says() -> None:
+    pid = os.getpid()
+    reader = ProcessReader(pid)
+    pss, _, _ = reader.elsewhere()
+    theirs = psutil.Process(pid).memory_full_info()
+    reader.close()
+    assert pss.value == pytest.approx(theirs.pss, rel=0.05)

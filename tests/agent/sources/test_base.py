@@ -10,7 +10,14 @@ from support.devices import FakeKernel, recorded
 
 from decodewatch.agent import sources
 from decodewatch.agent.sources import MEASUREMENTS, REGISTRY, open_sources
-from decodewatch.agent.sources.kit.base import REASONS, Measurement, Reading, read_as
+from decodewatch.agent.sources.kit.base import (
+    REASONS,
+    Measurement,
+    Reading,
+    first_known,
+    read_as,
+    unknown,
+)
 from decodewatch.agent.sources.kit.files import (
     READ_LIMIT,
     RELIST_S,
@@ -316,3 +323,21 @@ def test_opening_the_sources_touches_no_file(tmp_path: Path) -> None:
     for _, factory in REGISTRY:
         factory(tmp_path, kernel)
     assert not kernel.opens and not kernel.listings
+
+
+def test_of_several_sources_the_first_that_knows_is_believed() -> None:
+    row = Measurement("power_watts", "watts", "gauge", "")
+    none = unknown(row, "absent")
+    denied = unknown(row, "denied", "VDD_IN")
+    known = read_as(row, 5.0, "absent", "VDD_IN")
+    later = read_as(row, 6.0, "absent", "VDD_IN")
+    assert first_known([none, known, later]) == [known]
+    assert first_known([denied, known]) == [known]
+    assert first_known([none, denied]) == [denied]
+    assert first_known([unknown(row, "absent"), unknown(row, "denied")]) == [unknown(row, "denied")]
+    # That nothing may be read is not hidden by a sensor that is not there.
+    away = unknown(row, "absent", "battery")
+    assert first_known([unknown(row, "denied"), away]) == [unknown(row, "denied"), away]
+    assert first_known([unknown(row, "denied"), known]) == [known]
+    first, second = unknown(row, "denied"), unknown(row, "transient")
+    assert first_known([first, second]) == [first]

@@ -14,17 +14,24 @@ from support.devices import FakeKernel, shown
 from support.waiting import until
 
 from decodewatch.agent.runtimes.cgroup import (
+    MEASUREMENTS,
     CgroupReader,
+    parse_hits,
+    parse_limit,
+    parse_oom_kills,
+    parse_swap,
+)
+from decodewatch.agent.runtimes.cgroup_cpu import parse_quota, parse_quota_v1, parse_throttled
+from decodewatch.agent.runtimes.cgroup_tree import (
+    FollowedCounter,
     Membership,
     Mount,
-    parse_limit,
     parse_membership,
     parse_mounts,
-    parse_oom_kills,
 )
 from decodewatch.agent.runtimes.process import ProcessReader
-from decodewatch.agent.sources.kit.base import Value
-from decodewatch.agent.sources.kit.files import RELIST_S
+from decodewatch.agent.sources.kit.base import REASONS, Value
+from decodewatch.agent.sources.kit.files import RELIST_S, REPROBE_S
 
 PID = 4711
 MIB = 1 << 20
@@ -80,7 +87,7 @@ def in_v2(kernel: FakeKernel, path: str, mounts: str = V2_MOUNTS) -> CgroupReade
 
 def read(reader: CgroupReader) -> tuple[Value | str, Value | str, Value | str]:
     """Limit, use and kills, or the reasons for having none."""
-    limit, current, kills = shown(reader.read()).values()
+    limit, current, kills, *_ = shown(reader.read()).values()
     return limit, current, kills
 
 
@@ -165,6 +172,187 @@ def test_the_root_cgroup_has_no_memory_files(kernel: FakeKernel) -> None:
     assert read(in_v2(kernel, "/")) == ("absent", "absent", "absent")
 
 
+# what goes with the limit
+
+
+def more(reader: CgroupReader) -> dict[str, Value | str]:
+    """Swap, hits of the limit and throttled time, or the reasons for having none."""
+    found = shown(reader.read())
+    return {
+        name: found[key]
+        for name, key in (
+            ("swap", "cgroup_swap_current_bytes"),
+            ("hits", "cgroup_memory_limit_hits"),
+            ("throttled", "cgroup_cpu_throttled_microseconds"),
+        )
+    }
+
+
+def events(kernel: FakeKernel, path: str, high: int = 0, most: int = 0, kills: int = 0) -> None:
+    lines = f"low 0\nhigh {high}\nmax {most}\noom 2\noom_kill {kills}\n"
+    kernel.write(f"{V2}{path}/memory.events", lines)
+
+
+def cpu_v2(kernel: FakeKernel, path: str, quota: str, throttled: int | None) -> None:
+    kernel.write(f"{V2}{path}/cpu.max", quota + "\n")
+    tail = "" if throttled is None else f"nr_throttled 3\nthrottled_usec {throttled}\n"
+    kernel.write(f"{V2}{path}/cpu.stat", f"usage_usec 99\nnr_periods 4\n{tail}")
+
+
+def test_v2_swap_hits_and_throttling(kernel: FakeKernel) -> None:
+    v2(kernel, "/app", GIB, 100)
+    events(kernel, "/app", high=5, most=7)
+    kernel.write(f"{V2}/app/memory.swap.current", "4096\n")
+    cpu_v2(kernel, "/app", "150000 100000", 120034)
+    assert more(in_v2(kernel, "/app")) == {"swap": 4096, "hits": 12, "throttled": 120034}
+
+
+def test_v1_swap_hits_and_throttling(kernel: FakeKernel) -> None:
+    v1(kernel, "/app", GIB, 100)
+    kernel.write(f"{V1}/app/memory.stat", "swap 1\ntotal_rss 5\ntotal_swap 8192\n")
+    kernel.write(f"{V1}/app/memory.failcnt", "17\n")
+    reader = in_v1(kernel, "/app", V1_MOUNTS.replace("rw,cpu\n", "rw,cpu,cpuacct\n"))
+    folder = "/sys/fs/cgroup/cpu"
+    kernel.write(f"{folder}/cpu.cfs_quota_us", "50000\n")
+    kernel.write(f"{folder}/cpu.cfs_period_us", "100000\n")
+    kernel.write(f"{folder}/cpu.stat", "nr_periods 9\nnr_throttled 2\nthrottled_time 1234567\n")
+    assert more(reader) == {"swap": 8192, "hits": 17, "throttled": 1234}
+
+
+def test_a_kernel_that_accounts_for_no_swap_and_no_cpu(kernel: FakeKernel) -> None:
+    v2(kernel, "/app", GIB, 100)
+    kernel.write(f"{V2}/app/cpu.stat", "usage_usec 99\n")
+    absent = {"swap": "absent", "throttled": "absent"}
+    assert more(in_v2(kernel, "/app")) == {**absent, "hits": 12}
+
+
+def test_hits_are_those_of_the_cgroup_that_has_the_limit(kernel: FakeKernel) -> None:
+    """The kernel counts them there and further out, and the kills where the process is."""
+    v2(kernel, "/a", GIB, 700)
+    v2(kernel, "/a/b", "max", 100)
+    events(kernel, "/a", most=900, kills=4)
+    events(kernel, "/a/b", most=0, kills=1)
+    found = shown(in_v2(kernel, "/a/b").read())
+    assert found["cgroup_memory_limit_hits"] == 900
+    assert found["cgroup_oom_kills"] == 1
+
+
+def test_a_limit_that_is_set_elsewhere_brings_no_hits_of_the_past(kernel: FakeKernel) -> None:
+    v2(kernel, "/a", "max", 700)
+    v2(kernel, "/a/b", GIB, 100)
+    events(kernel, "/a", most=900)
+    events(kernel, "/a/b", most=5)
+    reader = in_v2(kernel, "/a/b")
+    hits = [more(reader)["hits"]]
+    v2(kernel, "/a", MIB, 700)
+    events(kernel, "/a", most=900)
+    kernel.now += RELIST_S
+    hits.append(more(reader)["hits"])
+    events(kernel, "/a", most=903)
+    hits.append(more(reader)["hits"])
+    assert hits == [5, 5, 8]
+
+
+def test_a_process_that_is_moved_brings_no_kills_of_others(kernel: FakeKernel) -> None:
+    v2(kernel, "/a", GIB, 100, kills=1)
+    v2(kernel, "/b", GIB, 50, kills=7)
+    reader = in_v2(kernel, "/a")
+    kills = [read(reader)[2]]
+    kernel.write(f"/proc/{PID}/cgroup", "0::/b\n")
+    kernel.now += RELIST_S
+    kills.append(read(reader)[2])
+    v2(kernel, "/b", GIB, 50, kills=8)
+    kills.append(read(reader)[2])
+    assert kills == [1, 1, 2]
+
+
+def test_the_throttled_time_is_that_of_the_tightest_quota(kernel: FakeKernel) -> None:
+    v2(kernel, "/a/b", GIB, 100)
+    cpu_v2(kernel, "/a", "200000 100000", 700)
+    cpu_v2(kernel, "/a/b", "300000 100000", 1)
+    assert more(in_v2(kernel, "/a/b"))["throttled"] == 700
+
+
+def test_a_process_without_a_quota_was_never_throttled(kernel: FakeKernel) -> None:
+    v2(kernel, "/a/b", GIB, 100)
+    cpu_v2(kernel, "/a", "max 100000", 9)
+    cpu_v2(kernel, "/a/b", "max 100000", 0)
+    assert more(in_v2(kernel, "/a/b"))["throttled"] == 0
+
+
+def test_a_quota_that_comes_later_counts_from_then(kernel: FakeKernel) -> None:
+    v2(kernel, "/a/b", GIB, 100)
+    cpu_v2(kernel, "/a", "max 100000", 5000)
+    cpu_v2(kernel, "/a/b", "max 100000", 0)
+    reader = in_v2(kernel, "/a/b")
+    times = [more(reader)["throttled"]]
+    cpu_v2(kernel, "/a", "50000 100000", 5000)
+    kernel.now += RELIST_S
+    times.append(more(reader)["throttled"])
+    cpu_v2(kernel, "/a", "50000 100000", 5600)
+    times.append(more(reader)["throttled"])
+    assert times == [0, 0, 600]
+
+
+def test_the_cpu_may_be_seen_where_the_memory_is_not(kernel: FakeKernel) -> None:
+    reader = in_v2(kernel, "/a")
+    cpu_v2(kernel, "/a", "50000 100000", 5000)
+    found = shown(reader.read())
+    assert found["cgroup_memory_limit_bytes"] == "absent"
+    assert found["cgroup_cpu_throttled_microseconds"] == 5000
+
+
+@pytest.mark.parametrize("denied", [V2, "/proc/self/mountinfo", f"/proc/{PID}/cgroup"])
+def test_what_is_denied_is_asked_once_in_ten_minutes(kernel: FakeKernel, denied: str) -> None:
+    """Report 39: kiosk-satellite#138, Android writes every refusal to its log."""
+    v2(kernel, "/a", GIB, 100)
+    v2(kernel, "/a/b", GIB, 100)
+    cpu_v2(kernel, "/a/b", "50000 100000", 1)
+    kernel.faults[denied] = errno.EACCES
+    reader = in_v2(kernel, "/a/b")
+    for _ in range(int(REPROBE_S) - 1):
+        assert set(shown(reader.read()).values()) <= {"denied"}
+        kernel.now += 1
+    asked = [path for path in kernel.opens if path.startswith(denied)]
+    # A file that shows a limit is asked for twice: among the limits of all levels, and as the one.
+    assert all(asked.count(path) <= 2 for path in asked)
+    kernel.faults.clear()
+    kernel.now += 1
+    assert shown(reader.read())["cgroup_memory_limit_bytes"] == GIB
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([3, 5, 5], [3, 5, 5]),
+        ([3, 1, 4], [3, 3, 6]),
+        ([3, None, 900, 903], [3, None, 3, 6]),
+        ([None, 7], [None, 7]),
+    ],
+)
+def test_a_counter_that_is_followed(values: list[int | None], told: list[int | None]) -> None:
+    """None stands for a move; a cgroup that was made anew counts from 0."""
+    counter = FollowedCounter()
+    found: list[int | None] = []
+    for value in values:
+        if value is None:
+            counter.move()
+        found.append(None if value is None else counter.see(value))
+    assert found == told
+
+
+@given(st.lists(st.none() | st.integers(0, 2**40), max_size=20))
+def test_a_followed_counter_never_goes_back(values: list[int | None]) -> None:
+    counter, last = FollowedCounter(), 0
+    for value in values:
+        if value is None:
+            counter.move()
+        else:
+            now = counter.see(value)
+            assert now >= last
+            last = now
+
+
 # containers
 
 
@@ -221,7 +409,7 @@ def test_a_tighter_limit_elsewhere_is_found_within_a_minute(kernel: FakeKernel) 
     v2(kernel, "/a", MIB, 700)
     kernel.now += RELIST_S
     assert read(reader) == (MIB, 700, 0)
-    assert len(kernel.open_files) == 3
+    assert len(kernel.open_files) == 3, "swap, hits and CPU are not kept open"
 
 
 def test_a_process_that_is_moved_is_followed_within_a_minute(kernel: FakeKernel) -> None:
@@ -318,9 +506,55 @@ def test_any_bytes_parse(content: bytes) -> None:
     parse_membership(content)
     parse_mounts(content, 1)
     parse_mounts(content, 2)
-    limit, kills = parse_limit(content), parse_oom_kills(content)
+    limit = parse_limit(content)
     assert isinstance(limit, str) or 0 <= limit < 2**62
-    assert kills is None or kills >= 0
+    counts = [parse_oom_kills(content)]
+    for version in (1, 2):
+        counts += [parse_hits(content, version), parse_swap(content, version)]
+        throttled = parse_throttled(content, version)
+        assert throttled is None or throttled >= 0
+    assert all(one in REASONS if isinstance(one, str) else one >= 0 for one in counts)
+    for cpus in (parse_quota(content), parse_quota_v1(content, content)):
+        assert cpus in REASONS if isinstance(cpus, str) else cpus > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"max 100000\n", "unlimited"),
+        (b"150000 100000\n", 1.5),
+        (b"150000 100000", "implausible"),
+        (b"150000\n", "implausible"),
+        (b"0 100000\n", "implausible"),
+        (b"5 0\n", "implausible"),
+        (b"max\n", "implausible"),
+    ],
+)
+def test_quotas(content: bytes, expected: float | str) -> None:
+    assert parse_quota(content) == expected
+
+
+def test_quotas_of_version_1() -> None:
+    assert parse_quota_v1(b"-1\n", b"100000\n") == "unlimited"
+    assert parse_quota_v1(b"50000\n", b"100000\n") == 0.5
+    assert parse_quota_v1(b"5000", b"100000\n") == "implausible"
+
+
+EVENTS = b"low 0\nhigh 3\nmax 19\noom 2\noom_kill 14\noom_group_kill 0\n"
+CPU_STAT = b"nr_periods 12\nnr_throttled 34\nthrottled_usec 5678\nthrottled_time 91011121\n"
+
+
+def test_a_file_cut_anywhere_shows_its_values_or_none() -> None:
+    for end in range(len(EVENTS)):
+        assert parse_oom_kills(EVENTS[:end]) in (14, "absent")
+        assert parse_hits(EVENTS[:end], 2) in (22, "absent")
+    for end in range(len(CPU_STAT)):
+        assert parse_throttled(CPU_STAT[:end], 2) in (5678, None)
+        assert parse_throttled(CPU_STAT[:end], 1) in (91011, None)
+
+
+def test_the_rows_end_in_their_unit() -> None:
+    assert all(row.name.endswith("_" + row.unit) or row.unit == "count" for row in MEASUREMENTS)
 
 
 # a real one
@@ -382,8 +616,65 @@ def test_a_real_process_is_killed_in_a_real_cgroup(real_cgroup: tuple[Path, str]
         hog.stdin.write("\n")
         hog.stdin.close()
         until(lambda: process.alive() is False, what="the kernel kills it")
-        assert process.cgroup().oom_kills.value == 1
+        after = process.cgroup()
+        assert after.oom_kills.value == 1
+        assert after.limit_hits.value, "it reached the limit before that"
         hog.wait()
         assert hog.returncode == -9
         assert process.cgroup().oom_kills.value == 1
         process.close()
+
+
+SPIN = """
+import sys, time
+open(sys.argv[1], "w").write("0")
+print("in", flush=True)
+sys.stdin.readline()
+until = time.monotonic() + 0.5
+while time.monotonic() < until:
+    pass
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def real_quota() -> Iterator[Path]:
+    """A cgroup of this machine that may use a tenth of a CPU."""
+    for top, quota in (("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us"), (V2, "cpu.max")):
+        folder = Path(top, f"decodewatch-test-{os.getpid()}")
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if quota == "cpu.cfs_quota_us":
+                (folder / "cpu.cfs_period_us").write_text("50000")
+                (folder / quota).write_text("5000")
+            else:
+                (folder / quota).write_text("5000 50000")
+            yield folder
+            return
+        except OSError:
+            continue
+        finally:
+            until(lambda folder=folder: _gone(folder), what=f"{folder} is empty")  # type: ignore[misc]
+    pytest.skip("no CPU quota of this machine may be set by this user")
+
+
+def test_a_real_process_is_held_back_by_a_real_quota(real_quota: Path) -> None:
+    command = [sys.executable, "-c", SPIN, str(real_quota / "cgroup.procs")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as spinning:
+        assert spinning.stdout is not None and spinning.stdin is not None
+        assert spinning.stdout.readline() == "in\n"
+        process = ProcessReader(spinning.pid)
+        before = process.cgroup().cpu_throttled.value
+        assert before is not None
+        spinning.stdin.write("\n")
+        spinning.stdin.flush()
+        assert spinning.stdout.readline() == "done\n"
+        after = process.cgroup().cpu_throttled.value
+        assert after is not None and after - before > 100_000
+        process.close()
+        spinning.stdin.close()

@@ -1,6 +1,7 @@
 """The sources below /proc: meminfo, vmstat, pressure, stat."""
 
 import errno
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.devices import DEVICES, FakeKernel, recorded, shown
 from decodewatch.agent.sources import cpu, meminfo, pressure, vmstat
 from decodewatch.agent.sources.cpu import Cpu, Ticks
 from decodewatch.agent.sources.kit.base import REASONS, Reading, read_as
+from decodewatch.agent.sources.kit.files import REPROBE_S
 from decodewatch.agent.sources.meminfo import Meminfo
 from decodewatch.agent.sources.pressure import Pressure
 from decodewatch.agent.sources.vmstat import Vmstat
@@ -36,11 +38,12 @@ def test_memory_of_a_recorded_board(tmp_path: Path) -> None:
         "mem_free_bytes": 412356 * KIB,
         "swap_total_bytes": 3901408 * KIB,
         "swap_free_bytes": 3732480 * KIB,
+        "nvmap_used_bytes": 2621440 * KIB,
     }
 
 
 def test_a_line_without_a_space_behind_the_colon_costs_nothing() -> None:
-    """psutil#2809: `ShadowCallStack:10373888 kB`; and any field may be written so."""
+    """Report 34: psutil#2809, `ShadowCallStack:10373888 kB`; and any field may be written so."""
     content = b"MemTotal:16384000 kB\nShadowCallStack:10373888 kB\nMemFree:1024 kB\n"
     found = shown(meminfo.parse(content))
     assert found["mem_total_bytes"] == 16384000 * KIB
@@ -61,6 +64,7 @@ def test_no_available_memory_while_much_is_free_is_a_bug_of_the_kernel(tmp_path:
         "mem_free_bytes": 1024000 * KIB,
         "swap_total_bytes": 0,
         "swap_free_bytes": 0,
+        "nvmap_used_bytes": "absent",
     }
 
 
@@ -72,7 +76,7 @@ def test_no_available_memory_on_a_full_device_is_true() -> None:
 def test_a_part_larger_than_the_whole_is_implausible() -> None:
     content = (
         b"MemTotal: 100 kB\nMemFree: 101 kB\nMemAvailable: 101 kB\n"
-        b"SwapTotal: 5 kB\nSwapFree: 6 kB\n"
+        b"SwapTotal: 5 kB\nSwapFree: 6 kB\nNvMapMemUsed: 101 kB\n"
     )
     assert shown(meminfo.parse(content)) == {
         "mem_total_bytes": 100 * KIB,
@@ -80,6 +84,7 @@ def test_a_part_larger_than_the_whole_is_implausible() -> None:
         "mem_free_bytes": "implausible",
         "swap_total_bytes": 5 * KIB,
         "swap_free_bytes": "implausible",
+        "nvmap_used_bytes": "implausible",
     }
 
 
@@ -99,12 +104,17 @@ def test_swapping_and_kills_of_a_recorded_board(tmp_path: Path) -> None:
         "swap_out_bytes": 35045 * 4096,
         "major_faults": 18233,
         "oom_kills": 0,
+        "alloc_stalls": 12,
     }
 
 
-def test_pages_have_the_size_that_the_kernel_gives_them() -> None:
-    """psutil takes 4 KiB everywhere; a Raspberry Pi 5 has 16."""
-    assert shown(vmstat.parse(b"pswpin 100\npswpout 0\n", 16384))["swap_in_bytes"] == 1_638_400
+def test_pages_have_the_size_that_the_kernel_gives_them(tmp_path: Path) -> None:
+    """Report 45: psutil takes 4 KiB everywhere; a Raspberry Pi 5 has 16."""
+    kernel = recorded("rpi5", tmp_path)
+    kernel.write("/proc/vmstat", "pswpin 100\npswpout 3\n")
+    found = shown(Vmstat(kernel.root, kernel).read())
+    assert found["swap_in_bytes"] == 1_638_400
+    assert found["swap_out_bytes"] == 3 * 16384
 
 
 def test_kills_are_absent_before_linux_4_13() -> None:
@@ -119,6 +129,39 @@ def test_names_that_begin_alike_are_told_apart() -> None:
     assert found["swap_in_bytes"] == "absent"
 
 
+def test_the_stalls_of_all_zones_are_added_up() -> None:
+    lines = b"allocstall_dma 1\nallocstall_normal 20\nallocstall_movable 300\npgskip_dma 9\n"
+    assert shown(vmstat.parse(lines, 4096))["alloc_stalls"] == 321
+
+
+def test_stalls_before_linux_4_10_have_one_line() -> None:
+    lines = b"slabs_scanned 7\nallocstall 5\npageoutrun 9\n"
+    assert shown(vmstat.parse(lines, 4096))["alloc_stalls"] == 5
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"allocstall_dma 1\nallocstall_normal 20\n",
+        b"allocstall_dma 1\nallocstall_normal 20\nallocst",
+        b"allocstall_dma 1\nallocstall_normal\npgskip_dma 9\n",
+        b"allocstall_dma 1\nallocstall_normal -2\npgskip_dma 9\n",
+    ],
+)
+def test_the_stalls_of_some_zones_are_not_those_of_all(lines: bytes) -> None:
+    """A part of a sum would look like a counter that was reset, and then like many stalls."""
+    assert shown(vmstat.parse(lines, 4096))["alloc_stalls"] == "absent"
+
+
+def test_a_phone_whose_vmstat_is_denied_is_asked_once(tmp_path: Path) -> None:
+    kernel = recorded("snapdragon_8plus_gen1_sm8475", tmp_path)
+    source = Vmstat(kernel.root, kernel)
+    for _ in range(int(REPROBE_S)):
+        assert set(shown(source.read()).values()) == {"denied"}
+        kernel.now += 1
+    assert len(kernel.opens) == 1
+
+
 # pressure
 
 
@@ -130,9 +173,28 @@ def test_pressure_of_a_recorded_board(tmp_path: Path) -> None:
 
 
 def test_full_may_be_missing() -> None:
-    """node_exporter#3051: a kernel whose cpu file has `some` only."""
+    """Report 21: node_exporter#3051, a kernel whose cpu file has `some` only."""
     content = (DEVICES / "x86_oddities/proc/pressure/cpu").read_bytes()
     assert pressure.parse(content) == (111749368752, None)
+
+
+def test_a_board_that_shows_some_of_its_cpu_and_nothing_else(tmp_path: Path) -> None:
+    """Report 21: the rest costs it nothing."""
+    kernel = recorded("x86_oddities", tmp_path)
+    found = shown(Pressure(kernel.root, kernel).read())
+    assert found["psi_cpu_some_microseconds"] == 111749368752
+    assert found["psi_cpu_full_microseconds"] == "unsupported"
+    assert found["psi_memory_some_microseconds"] == "absent"
+
+
+def test_interrupts_have_full_only(kernel: FakeKernel) -> None:
+    kernel.write("/proc/pressure/irq", "full avg10=0.00 avg60=0.00 avg300=0.01 total=48123\n")
+    assert shown(Pressure(kernel.root, kernel).read())["psi_irq_full_microseconds"] == 48123
+
+
+@pytest.mark.parametrize("line", [b"some 12\n", b"some avg10=0.00\n", b"some avg10=0 total=\n"])
+def test_a_line_without_a_total_has_none(line: bytes) -> None:
+    assert pressure.parse(line) == (None, None)
 
 
 def test_the_zero_that_kernels_print_for_full_cpu_is_not_a_value(kernel: FakeKernel) -> None:
@@ -143,9 +205,12 @@ def test_the_zero_that_kernels_print_for_full_cpu_is_not_a_value(kernel: FakeKer
     assert found["psi_cpu_full_microseconds"] == "unsupported"
 
 
-def test_pressure_that_is_switched_off_is_probed_once(tmp_path: Path) -> None:
-    """node_exporter#1961, netdata#7531: EOPNOTSUPP at every read, and a log full of it."""
+def test_pressure_that_is_switched_off_is_probed_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Report 20: node_exporter#1961, netdata#7531, EOPNOTSUPP at every read, a log full of it."""
     kernel = recorded("rpi5", tmp_path)
+    caplog.set_level(logging.INFO)
     source = Pressure(kernel.root, kernel)
     for _ in range(300):
         found = shown(source.read())
@@ -153,18 +218,33 @@ def test_pressure_that_is_switched_off_is_probed_once(tmp_path: Path) -> None:
     assert found["psi_memory_some_microseconds"] == "unsupported"
     assert found["psi_memory_full_microseconds"] == "unsupported"
     assert kernel.reads.count("/proc/pressure/memory") == 1
+    assert caplog.text.count("reason=unsupported") == 1
 
 
-@pytest.mark.parametrize("missing", ["cpu", "memory", "io"])
-def test_one_missing_file_costs_the_others_nothing(kernel: FakeKernel, missing: str) -> None:
-    """node_exporter PR#3263: a file that an older kernel lacks wiped all of them."""
-    for name in ("cpu", "memory", "io"):
-        if name != missing:
-            kernel.write(f"/proc/pressure/{name}", "some avg10=0 total=1\nfull avg10=0 total=2\n")
+PSI_FILES = ("cpu", "memory", "io", "irq")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errno.ENOENT, "absent"),
+        (errno.EACCES, "denied"),
+        (errno.EOPNOTSUPP, "unsupported"),
+        (errno.EIO, "transient"),
+    ],
+)
+@pytest.mark.parametrize("missing", PSI_FILES)
+def test_one_file_that_fails_costs_the_others_nothing(
+    kernel: FakeKernel, missing: str, error: int, reason: str
+) -> None:
+    """Report 22: node_exporter PR#3263, irq is missing before 6.1, and that wiped all of them."""
+    for name in PSI_FILES:
+        kernel.write(f"/proc/pressure/{name}", "some avg10=0 total=1\nfull avg10=0 total=2\n")
+    kernel.faults[f"/proc/pressure/{missing}"] = error
     found = shown(Pressure(kernel.root, kernel).read())
-    for name in ("cpu", "memory", "io"):
-        expected = "absent" if name == missing else 1
-        assert found[f"psi_{name}_some_microseconds"] == expected
+    for name in PSI_FILES:
+        key, value = ("irq_full", 2) if name == "irq" else (f"{name}_some", 1)
+        assert found[f"psi_{key}_microseconds"] == (reason if name == missing else value)
 
 
 def test_without_psi_everything_is_absent(kernel: FakeKernel) -> None:
@@ -241,7 +321,7 @@ def test_a_kernel_that_shows_only_the_sum(kernel: FakeKernel) -> None:
 
 
 def test_a_denied_stat_is_said_as_such_and_left_alone(tmp_path: Path) -> None:
-    """psutil#2195: Termux may not read /proc/stat; importing psutil failed there."""
+    """Report 31: psutil#2195, Termux may not read /proc/stat; importing psutil failed there."""
     kernel = recorded("snapdragon_8plus_gen1_sm8475", tmp_path)
     source = Cpu(kernel.root, kernel)
     for _ in range(300):
@@ -298,8 +378,9 @@ def test_a_stat_cut_anywhere_shows_its_ticks_or_none() -> None:
 
 
 WORDS = st.sampled_from(
-    [b"MemTotal:", b"MemFree:", b"pswpin ", b"oom_kill ", b"some ", b"full ", b" total=", b"cpu",
-     b"cpu0 ", b"kB", b" ", b"\n", b"-", b"\0", b"_", b"\xff", b"9" * 30, b"12", b"\xd9\xa3"]
+    [b"MemTotal:", b"MemFree:", b"pswpin ", b"oom_kill ", b"allocstall_dma ", b"some ",
+     b"full ", b" total=", b"cpu", b"cpu0 ", b"kB", b" ", b"\n", b"-", b"\0", b"_",
+     b"\xff", b"9" * 30, b"12", b"\xd9\xa3"]
 )  # fmt: skip
 CONTENTS = st.binary(max_size=200) | st.lists(WORDS, max_size=30).map(b"".join)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import FakeKernel, shown
+from support.devices import DEVICES, FakeKernel, shown
 from support.waiting import until
 
+from decodewatch.agent.runtimes import smaps
 from decodewatch.agent.runtimes.process import (
     MEASUREMENTS,
     ProcessReader,
@@ -37,6 +38,17 @@ VmSwap:\t    2000 kB
 Threads:\t4
 """
 
+SMAPS = """\
+00400000-7ffc3d1fe000 ---p 00000000 00:00 0                              [rollup]
+Rss:               71000 kB
+Pss:               55000 kB
+Pss_Anon:          40000 kB
+Private_Clean:     10000 kB
+Private_Dirty:     39500 kB
+Swap:               2100 kB
+SwapPss:            2000 kB
+"""
+
 
 def stat(
     comm: str = "llama", state: str = "R", user: int = 150, system: int = 50, start: int = 9000
@@ -52,6 +64,7 @@ def kernel(tmp_path: Path) -> FakeKernel:
     made = FakeKernel(tmp_path)
     made.write(f"/proc/{PID}/stat", stat())
     made.write(f"/proc/{PID}/status", STATUS)
+    made.write(f"/proc/{PID}/smaps_rollup", SMAPS)
     return made
 
 
@@ -71,10 +84,17 @@ def test_what_is_read_of_a_process(kernel: FakeKernel) -> None:
         "runtime_rss_anon_bytes": 40000 * 1024,
         "runtime_swap_bytes": 2000 * 1024,
         "runtime_rss_file_bytes": 30000 * 1024,
+        "runtime_rss_shmem_bytes": 1000 * 1024,
         "runtime_cpu_microseconds": 2_000_000,
+        "runtime_pss_bytes": 55000 * 1024,
+        "runtime_private_bytes": 41500 * 1024,
+        "runtime_gpu_bytes": "absent",
         "cgroup_memory_limit_bytes": "absent",
         "cgroup_memory_current_bytes": "absent",
         "cgroup_oom_kills": "absent",
+        "cgroup_swap_current_bytes": "absent",
+        "cgroup_memory_limit_hits": "absent",
+        "cgroup_cpu_throttled_microseconds": "absent",
     }
 
 
@@ -164,6 +184,7 @@ def test_a_kernel_before_4_5_does_not_split_the_memory(kernel: FakeKernel) -> No
         "runtime_rss_anon_bytes": "absent",
         "runtime_swap_bytes": 2000 * 1024,
         "runtime_rss_file_bytes": "absent",
+        "runtime_rss_shmem_bytes": "absent",
     }
     assert memory.anon_and_swap is None
 
@@ -184,7 +205,110 @@ def test_files_are_opened_once_and_closed(kernel: FakeKernel) -> None:
     assert process.alive() is False
 
 
+# what it shares, and what it has on the GPU
+
+
+def test_shared_memory_is_read_once_a_minute(kernel: FakeKernel) -> None:
+    """The kernel walks every page for it."""
+    process = reader(kernel)
+    values = []
+    for second in range(int(smaps.EVERY_S) * 2):
+        kernel.write(f"/proc/{PID}/smaps_rollup", SMAPS.replace("55000", str(55000 + second)))
+        values.append(shown(process.elsewhere())["runtime_pss_bytes"])
+        kernel.now += 1
+    assert values == [55000 * 1024] * 60 + [55060 * 1024] * 60
+    assert f"/proc/{PID}/smaps_rollup" not in kernel.open_files.values()
+
+
+def test_what_takes_long_to_read_is_read_more_rarely(kernel: FakeKernel) -> None:
+    class Slow(FakeKernel):
+        def pread(self, fd: int, count: int, offset: int) -> bytes:
+            if self.open_files[fd].endswith("smaps_rollup"):
+                self.now += 0.3  # some 100 GiB
+            return super().pread(fd, count, offset)
+
+    slow = Slow(kernel.root)
+    process = reader(slow)
+    for _ in range(900):
+        process.elsewhere()
+        slow.now += 1
+    assert slow.opens.count(f"/proc/{PID}/smaps_rollup") == 3, "each 300 s, not 60"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errno.ESRCH, "absent"),
+        (errno.EACCES, "denied"),
+        (errno.EPERM, "denied"),
+        (errno.ENOENT, "absent"),
+        (errno.EIO, "transient"),
+    ],
+)
+def test_a_rollup_that_fails_costs_its_own_values_only(
+    kernel: FakeKernel, error: int, reason: str
+) -> None:
+    """Report 38: psutil#2284 took ESRCH of smaps_rollup for a zombie."""
+    kernel.faults[f"/proc/{PID}/smaps_rollup"] = error
+    process = reader(kernel)
+    found = shown(process.read())
+    assert found["runtime_pss_bytes"] == found["runtime_private_bytes"] == reason
+    assert found["runtime_rss_anon_bytes"] == 40000 * 1024
+    assert process.alive() is True
+    assert process.memory().anon_and_swap == 42000 * 1024
+
+
+def test_a_rollup_that_is_denied_is_asked_once_in_ten_minutes(kernel: FakeKernel) -> None:
+    kernel.faults[f"/proc/{PID}/smaps_rollup"] = errno.EACCES
+    process = reader(kernel)
+    for _ in range(int(REPROBE_S) - 1):
+        process.elsewhere()
+        kernel.now += 1
+    assert kernel.opens.count(f"/proc/{PID}/smaps_rollup") == 1
+    kernel.faults.clear()
+    kernel.now += smaps.EVERY_S
+    assert shown(process.elsewhere())["runtime_pss_bytes"] == 55000 * 1024
+
+
+def test_shared_memory_never_shows_a_stranger(kernel: FakeKernel) -> None:
+    """Another process has the pid by the time that the rollup is opened."""
+    process = reader(kernel)
+    kernel.remove(f"/proc/{PID}")
+    kernel.write(f"/proc/{PID}/smaps_rollup", SMAPS)
+    kernel.write(f"/proc/{PID}/stat", stat(start=9500))
+    assert set(shown(process.elsewhere()).values()) == {"absent"}
+    kernel.opens.clear()
+    assert set(shown(process.elsewhere()).values()) == {"absent"}
+    assert not kernel.opens, "not even opened"
+
+
+def test_memory_on_the_gpu_is_told_by_those_who_know(kernel: FakeKernel) -> None:
+    known: dict[int, int] = {PID + 1: 5}
+    process = ProcessReader(PID, kernel.root, kernel, gpu_bytes=known.get, ticks_per_second=100)
+    assert shown(process.elsewhere())["runtime_gpu_bytes"] == "absent"
+    known[PID] = 512 * MIB
+    assert shown(process.elsewhere())["runtime_gpu_bytes"] == 512 * MIB
+    assert process.memory().anon_and_swap == 42000 * 1024, "not a part of it"
+    kernel.remove(f"/proc/{PID}")
+    assert shown(process.elsewhere())["runtime_gpu_bytes"] == "absent"
+
+
 # parsing
+
+
+def test_a_recorded_rollup() -> None:
+    content = (DEVICES / "x86_oddities/proc/26231/smaps_rollup").read_bytes()
+    assert shown(smaps.parse(content)) == {
+        "runtime_pss_bytes": 29944 * 1024,
+        "runtime_private_bytes": (14396 + 1940) * 1024,
+    }
+
+
+def test_a_rollup_cut_anywhere_shows_its_values_or_none() -> None:
+    values = shown(smaps.parse(SMAPS.encode()))
+    for end in range(len(SMAPS)):
+        for key, value in shown(smaps.parse(SMAPS.encode()[:end])).items():
+            assert value in (values[key], "absent")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +335,8 @@ def test_a_status_cut_anywhere_shows_its_values_or_none() -> None:
 def test_any_bytes_are_a_stat_or_none(content: bytes) -> None:
     found = parse_stat(content)
     assert found is None or (found.cpu_ticks >= 0 and found.started >= 0)
-    parse_status(content)
+    for reading in (*parse_status(content), *smaps.parse(content)):
+        assert reading.value is None or 0 <= reading.value < 2**63
 
 
 @given(st.text(max_size=15), st.sampled_from("RSDTZ"), st.integers(0, 2**40))
@@ -256,6 +381,10 @@ def test_a_real_process(child: "subprocess.Popen[str]") -> None:
     assert memory.anon_and_swap is not None
     assert 32 * MIB < memory.anon_and_swap < 200 * MIB
     assert memory.rss_file.value
+    pss, private, gpu = process.elsewhere()
+    assert pss.value is not None and private.value is not None
+    assert 32 * MIB < private.value < pss.value < 200 * MIB
+    assert gpu.reason == "absent"
     before = process.cpu().value
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write("work\n")

@@ -1,18 +1,24 @@
-"""The memory cgroup of a process: its limit, its use, its OOM kills. Versions 1 and 2.
+"""The cgroups of a process: memory limit and use, OOM kills, CPU quota. Versions 1 and 2.
 
-A process is held by the tightest limit of its cgroup and of all that it is within. The limit and
-the use reported are of the cgroup that has it; of several with the same limit, of the outermost,
-which holds the others too. Cgroups that no mount shows cannot be seen: in a container, those
-outside of it.
+A process is held by the tightest limit of its cgroup and of all that it is within. The limit, and
+what goes with it, are of the cgroup that has it; the kills are counted where the process is.
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from decodewatch.agent.sources.kit.base import Measurement, Reading, Reason, read_as, unknown
-from decodewatch.agent.sources.kit.files import RELIST_S, PolledFile, read_once
+from decodewatch.agent.runtimes.cgroup_cpu import THROTTLED, CpuQuota
+from decodewatch.agent.runtimes.cgroup_tree import FollowedCounter, Levels, find_levels, tightest
+from decodewatch.agent.sources.kit.base import (
+    Measurement,
+    Reading,
+    Reason,
+    all_unknown,
+    read_as,
+    unknown,
+)
+from decodewatch.agent.sources.kit.files import RELIST_S, REPROBE_S, PolledFile, read_once
 from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
 from decodewatch.agent.sources.kit.text import after, only_number, whole_number
 
@@ -28,78 +34,57 @@ CURRENT = Measurement(
 OOM_KILLS = Measurement(
     "cgroup_oom_kills", "count", "counter", "processes of the runtime's cgroup killed for memory"
 )
-MEASUREMENTS: Final = (LIMIT, CURRENT, OOM_KILLS)
+SWAP = Measurement(
+    "cgroup_swap_current_bytes", "bytes", "gauge", "what of that cgroup was swapped out"
+)
+LIMIT_HITS = Measurement(
+    "cgroup_memory_limit_hits",
+    "count",
+    "counter",
+    "times that the cgroup with this limit reached it, or was slowed down at its `memory.high`",
+)
+MEASUREMENTS: Final = (LIMIT, CURRENT, OOM_KILLS, SWAP, LIMIT_HITS, THROTTLED)
 """The rows of the table of measurements that are a cgroup's."""
 
-_CGROUP_FILE_LIMIT: Final = 16 * 1024
-_MOUNTS_LIMIT: Final = 256 * 1024  # hosts of many containers have hundreds of mounts
-_MOST_LEVELS: Final = 32
+_OF_MEMORY: Final = MEASUREMENTS[:-1]
+_LIMIT_FILE_BYTES: Final = 64
 
 # Version 1 writes "no limit" as the largest number that a page counter holds, which depends on the
 # size of pages. No memory is as large as half of it.
 _UNLIMITED_FROM: Final = 1 << 62
 
 
-class CgroupMemory(NamedTuple):
-    """What a cgroup says of its memory. Without any limit, `limit` is unknown: unlimited."""
+class CgroupReadings(NamedTuple):
+    """What the cgroups of a process say. Without any limit, `limit` is unknown: unlimited."""
 
     limit: Reading
     current: Reading
     oom_kills: Reading
+    swap: Reading
+    limit_hits: Reading
+    cpu_throttled: Reading
 
 
 class _Names(NamedTuple):
     limit: str
     current: str
-    events: str
+    kills: str
+    swap: str
+    hits: str
 
 
-_V1: Final = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
-_V2: Final = _Names("memory.max", "memory.current", "memory.events")
-
-
-class Membership(NamedTuple):
-    """Where a process is in the tree of memory cgroups of one version."""
-
-    version: int
-    path: str
-
-
-def parse_membership(content: bytes) -> Membership | None:
-    """The memory cgroup named in a /proc/<pid>/cgroup, version 1 first; None without one."""
-    unified = None
-    for line in _whole_lines(content):
-        hierarchy, _, rest = line.partition(b":")
-        controllers, colon, path = rest.partition(b":")
-        if not colon or not path.startswith(b"/"):
-            continue
-        if b"memory" in controllers.split(b","):
-            return Membership(1, os.fsdecode(path))
-        if hierarchy == b"0" and not controllers:
-            unified = Membership(2, os.fsdecode(path))
-    return unified
-
-
-class Mount(NamedTuple):
-    """A mount of a tree of cgroups: which cgroup is seen at which folder."""
-
-    root: str
-    folder: str
-
-
-def parse_mounts(content: bytes, version: int) -> list[Mount]:
-    """The mounts of the memory cgroups of a version in a /proc/<pid>/mountinfo."""
-    mounts = []
-    for line in _whole_lines(content):
-        head, _, tail = line.partition(b" - ")
-        fields, kind = head.split(b" "), tail.split(b" ")
-        if len(fields) < 6 or len(kind) < 3:
-            continue
-        if (version == 2 and kind[0] == b"cgroup2") or (
-            version == 1 and kind[0] == b"cgroup" and b"memory" in kind[2].split(b",")
-        ):
-            mounts.append(Mount(_unescape(fields[3]), _unescape(fields[4])))
-    return mounts
+_NAMES: Final = {
+    1: _Names(
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "memory.oom_control",
+        "memory.stat",
+        "memory.failcnt",
+    ),
+    2: _Names(
+        "memory.max", "memory.current", "memory.events", "memory.swap.current", "memory.events"
+    ),
+}
 
 
 def parse_limit(content: bytes) -> int | Reason:
@@ -112,155 +97,157 @@ def parse_limit(content: bytes) -> int | Reason:
     return number if number < _UNLIMITED_FROM else "unlimited"
 
 
-def parse_oom_kills(content: bytes) -> int | None:
-    """The kills in memory.oom_control (since 4.13) or memory.events; None without the line."""
-    rest = after(content, b"oom_kill ")
+def parse_oom_kills(content: bytes) -> int | Reason:
+    """The kills in memory.oom_control (since 4.13) or memory.events."""
+    return _count(content, b"oom_kill ")
+
+
+def parse_hits(content: bytes, version: int) -> int | Reason:
+    """How often a limit was reached: memory.failcnt, or `max` and `high` of memory.events."""
+    if version == 1:
+        return _number(content)
+    most, high = _count(content, b"max "), _count(content, b"high ")
+    if isinstance(most, str) or isinstance(high, str):
+        return "absent"
+    return most + high
+
+
+def parse_swap(content: bytes, version: int) -> int | Reason:
+    """The bytes in memory.swap.current, or in the memory.stat of a kernel that accounts for swap
+    in version 1."""
+    return _count(content, b"total_swap ") if version == 1 else _number(content)
+
+
+def _number(content: bytes) -> int | Reason:
+    number = only_number(content)
+    return "implausible" if number is None or number < 0 else number
+
+
+def _count(content: bytes, name: bytes) -> int | Reason:
+    rest = after(content, name)
     number = None if rest is None else whole_number(rest)
-    return number if number is not None and number >= 0 else None
+    return "absent" if number is None or number < 0 else number
 
 
-def _whole_lines(content: bytes) -> Iterator[bytes]:
-    # What follows the last newline was cut, or is nothing.
-    yield from content.split(b"\n")[:-1]
+class _Places(NamedTuple):
+    """Limit, use and hits are those of the tightest level, the kills those of the innermost."""
+
+    limit: Path
+    current: Path
+    kills: Path
+    swap: Path
+    hits: Path
 
 
-def _unescape(field: bytes) -> str:
-    # mountinfo writes space, tab, newline and backslash in octal.
-    for code, char in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        field = field.replace(code, char)
-    return os.fsdecode(field)
+class _Memory:
+    """Follows the memory controller."""
 
-
-class _Files(NamedTuple):
-    """What is polled. The kills are counted where the process is, not where the limit is."""
-
-    limit: PolledFile
-    current: PolledFile
-    events: PolledFile
-
-
-class CgroupReader:
-    """Reads the memory cgroup of one process.
-
-    The limits of all levels are looked at once in `RELIST_S`, and the tightest is followed.
-    """
-
-    def __init__(self, pid: int, root: Path = Path("/"), kernel: Kernel = KERNEL) -> None:
-        self._root = root
-        self._proc = root / "proc"
-        self._pid = pid
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._due_at = float("-inf")
-        self._paths: tuple[Path, Path, Path] | None = None
-        self._files: _Files | None = None
+        self._version = 2
+        self._places: _Places | None = None
+        self._files: dict[Path, PolledFile] = {}
         self._reason: Reason = "absent"
+        self._kills = FollowedCounter()
+        self._hits = FollowedCounter()
 
-    def read(self, *, ended: bool = False) -> CgroupMemory:
-        """The cgroup now. With `ended`, that which the process was last seen in: its pid may be
-        another one's by now."""
-        now = self._kernel.monotonic()
-        if now >= self._due_at and not ended:
-            self._due_at = now + RELIST_S
-            self._resolve()
-        if self._files is None:
-            return CgroupMemory(
-                unknown(LIMIT, self._reason),
-                unknown(CURRENT, self._reason),
-                unknown(OOM_KILLS, self._reason),
-            )
-        limit, current, events = (file.read() for file in self._files)
-        return CgroupMemory(_limit_reading(limit), _current_reading(current), _kills(events))
+    def follow(self, levels: Levels | Reason) -> bool:
+        """Look at the limits of all levels; whether something there may not be read."""
+        if isinstance(levels, str):
+            self._reason = levels
+            return levels == "denied"
+        self._version = levels.version
+        names = _NAMES[levels.version]
+        folders = self._that_count(levels)
+        found = tightest(folders, lambda folder: self._limit(folder / names.limit))
+        places = _Places(*(found.folder / name for name in names))
+        self._use(places._replace(kills=folders[0] / names.kills))
+        return found.denied
+
+    def read(self) -> list[Reading]:
+        """The first rows of `MEASUREMENTS`."""
+        places, version = self._places, self._version
+        if places is None:
+            return all_unknown(_OF_MEMORY, self._reason)
+        content = {path: file.read() for path, file in self._files.items()}
+        # Not kept open: an agent with many runtimes would have too many files open.
+        for path in {places.swap, places.hits} - {places.kills}:
+            self._files[path].close()
+        kills = _parsed(content[places.kills], parse_oom_kills)
+        hits = _parsed(content[places.hits], lambda raw: parse_hits(raw, version))
+        return [
+            _reading(LIMIT, _parsed(content[places.limit], parse_limit)),
+            _reading(CURRENT, _parsed(content[places.current], _number)),
+            _reading(OOM_KILLS, kills if isinstance(kills, str) else self._kills.see(kills)),
+            _reading(SWAP, _parsed(content[places.swap], lambda raw: parse_swap(raw, version))),
+            _reading(LIMIT_HITS, hits if isinstance(hits, str) else self._hits.see(hits)),
+        ]
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files or ():
+        for file in self._files.values():
             file.close()
 
-    def _resolve(self) -> None:
-        found = self._find()
-        if isinstance(found, str):
-            self._reason = found
+    def _use(self, places: _Places) -> None:
+        before, self._places = self._places, places
+        if before == places:
             return
-        if found == self._paths:
-            return
+        if before is None or before.kills != places.kills:
+            self._kills.move()
+        if before is None or before.hits != places.hits:
+            self._hits.move()
         self.close()
-        self._paths = found
-        self._files = _Files(*(PolledFile(path, self._kernel) for path in found))
+        self._files = {path: PolledFile(path, self._kernel) for path in places}
 
-    def _find(self) -> tuple[Path, Path, Path] | Reason:
-        """The files of limit, use and kills."""
-        own = self._proc / str(self._pid) / "cgroup"
-        content = read_once(own, _CGROUP_FILE_LIMIT, self._kernel)
-        if isinstance(content, str):
-            return content
-        membership = parse_membership(content)
-        if membership is None:
-            return "absent"
-        mounts = read_once(self._proc / "self/mountinfo", _MOUNTS_LIMIT, self._kernel)
-        if isinstance(mounts, str):
-            return mounts
-        levels: list[Path] = []
-        for mount in parse_mounts(mounts, membership.version):
-            levels = self._levels(membership.path, mount)
-            if levels:
-                break
-        if not levels:
-            return "absent"
-        names = _V1 if membership.version == 1 else _V2
-        if membership.version == 1:
-            levels = self._that_count(levels)
-        tightest = self._tightest(levels, names.limit)
-        return tightest / names.limit, tightest / names.current, levels[0] / names.events
+    def _limit(self, file: Path) -> int | Reason:
+        content = read_once(file, _LIMIT_FILE_BYTES, self._kernel)
+        return content if isinstance(content, str) else parse_limit(content)
 
-    def _levels(self, path: str, mount: Mount) -> list[Path]:
-        """The folders of the cgroup and of those it is within, innermost first."""
-        inner = [part for part in path.split("/") if part]
-        outer = [part for part in mount.root.split("/") if part]
-        if ".." in inner or inner[: len(outer)] != outer:
-            return []  # the mount shows another part of the tree
-        below = inner[len(outer) :][:_MOST_LEVELS]
-        top = self._root / mount.folder.lstrip("/")
-        return [top.joinpath(*below[:depth]) for depth in range(len(below), -1, -1)]
-
-    def _that_count(self, levels: list[Path]) -> list[Path]:
+    def _that_count(self, levels: Levels) -> list[Path]:
         # Before Linux 5.11 a cgroup of version 1 may be told not to charge its parent.
-        for index, level in enumerate(levels[1:], start=1):
-            hierarchical = read_once(level / "memory.use_hierarchy", 64, self._kernel)
-            if hierarchical == b"0\n":
-                return levels[:index]
-        return levels
-
-    def _tightest(self, levels: list[Path], limit_name: str) -> Path:
-        """The level with the lowest limit; the innermost that has a limit file without any."""
-        tightest: Path | None = None
-        lowest: int | None = None
-        for level in levels:
-            content = read_once(level / limit_name, 64, self._kernel)
-            if isinstance(content, str):
-                continue
-            limit = parse_limit(content)
-            if isinstance(limit, str):
-                tightest = tightest or level
-            elif lowest is None or limit <= lowest:
-                tightest, lowest = level, limit
-        return tightest or levels[0]
+        if levels.version == 1:
+            for index, folder in enumerate(levels.folders[1:], start=1):
+                hierarchical = read_once(folder / "memory.use_hierarchy", 64, self._kernel)
+                if hierarchical == b"0\n":
+                    return levels.folders[:index]
+        return levels.folders
 
 
-def _limit_reading(content: bytes | Reason) -> Reading:
-    if isinstance(content, str):
-        return unknown(LIMIT, content)
-    limit = parse_limit(content)
-    return unknown(LIMIT, limit) if isinstance(limit, str) else read_as(LIMIT, limit, "absent")
+class CgroupReader:
+    """Reads the cgroups of one process.
+
+    The limits of all levels are looked at once in `RELIST_S`, and the tightest is followed; once in
+    `REPROBE_S` where not all of them may be read.
+    """
+
+    def __init__(self, pid: int, root: Path = Path("/"), kernel: Kernel = KERNEL) -> None:
+        self._pid = pid
+        self._root = root
+        self._kernel = kernel
+        self._due_at = float("-inf")
+        self._memory = _Memory(kernel)
+        self._cpu = CpuQuota(kernel)
+
+    def read(self, *, ended: bool = False) -> CgroupReadings:
+        """The cgroups now. With `ended`, those which the process was last seen in: its pid may be
+        another one's by now."""
+        now = self._kernel.monotonic()
+        if now >= self._due_at and not ended:
+            memory, cpu = find_levels(self._pid, (b"memory", b"cpu"), self._root, self._kernel)
+            denied = [self._memory.follow(memory), self._cpu.follow(cpu)]
+            self._due_at = now + (REPROBE_S if any(denied) else RELIST_S)
+        return CgroupReadings._make((*self._memory.read(), self._cpu.read()))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._memory.close()
 
 
-def _current_reading(content: bytes | Reason) -> Reading:
-    if isinstance(content, str):
-        return unknown(CURRENT, content)
-    number = only_number(content)
-    return read_as(CURRENT, number if number is not None and number >= 0 else None, "implausible")
+def _parsed(content: bytes | Reason, parse: Callable[[bytes], int | Reason]) -> int | Reason:
+    return content if isinstance(content, str) else parse(content)
 
 
-def _kills(content: bytes | Reason) -> Reading:
-    if isinstance(content, str):
-        return unknown(OOM_KILLS, content)
-    return read_as(OOM_KILLS, parse_oom_kills(content), "absent")
+def _reading(row: Measurement, value: int | Reason) -> Reading:
+    if isinstance(value, str):
+        return unknown(row, value)
+    return read_as(row, value, "implausible")

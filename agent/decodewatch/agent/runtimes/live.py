@@ -1,16 +1,20 @@
 """One registered runtime: its process, its open turns, its windows, samples and floors."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from decodewatch.agent.messages import Begin, Progress, Refusal
+from decodewatch.agent.phases import Course, Phases
 from decodewatch.agent.runtimes.floors import FloorWatch
 from decodewatch.agent.runtimes.oom import KillCounter
 from decodewatch.agent.runtimes.process import ProcessReader
 from decodewatch.agent.runtimes.turns import OpenTurn
-from decodewatch.agent.runtimes.windows import WindowBuilder
+from decodewatch.agent.runtimes.windows import WindowBuilder, stretches
 from decodewatch.agent.sampler import Series
-from decodewatch.shared.records import Record, Runtime, Turn
+from decodewatch.agent.sources.kit.base import Reading
+from decodewatch.shared.model import ModelSpec
+from decodewatch.shared.records import Record, Runtime, Scalar, Turn
 
 MAX_OPEN_TURNS: Final = 256
 STALE_US: Final = 60_000_000
@@ -18,6 +22,11 @@ STALE_US: Final = 60_000_000
 FRESH_US: Final = 2_000_000
 """A message about a moment further back than this was delayed: what memory shows now says nothing
 about that moment."""
+
+
+_T = TypeVar("_T")
+_Found = tuple[str | None, ModelSpec | None, Mapping[str, Scalar] | None]
+"""The engine's version, the model and the settings, as far as the agent found them out."""
 
 
 class Emit(Protocol):
@@ -34,10 +43,15 @@ class LiveRuntime:
         record: Runtime,
         reader: ProcessReader | None,
         emit: Emit,
+        phases: Phases,
         silence_us: int,
         now_us: int,
+        throttle_at: Callable[[int], str],
     ) -> None:
-        """`reader` is None where the process has no pid in the agent's namespace."""
+        """`reader` is None where the process has no pid in the agent's namespace.
+
+        `throttle_at` says the throttle state at a moment of the boot clock.
+        """
         self.record = record
         self.turns: dict[str, OpenTurn] = {}
         self.kills = KillCounter()
@@ -49,9 +63,12 @@ class LiveRuntime:
         self.last_sign_us = now_us
         self.limit_bytes: int | None = None
         self._described = record
+        self._found: _Found = (None, None, None)
         self._reader = reader
         self._emit = emit
+        self._phases = phases
         self._silence_us = silence_us
+        self._throttle_at = throttle_at
         self._floor: FloorWatch | None = None
         self._window = WindowBuilder(record.id, now_us)
         self._series = Series(now_us)
@@ -67,6 +84,20 @@ class LiveRuntime:
         so that one that changes its mind all the time makes no more than one record a tick."""
         self.record = record
 
+    def found(
+        self, version: str | None, model: ModelSpec | None, settings: Mapping[str, Scalar]
+    ) -> None:
+        """What the agent found out of it: fills in what the application left open, and takes the
+        place of what was found before."""
+        record, last = self.record, self._found
+        self._found = (version, model, settings)
+        self.record = replace(
+            record,
+            engine_version=_said(record.engine_version, last[0], version),
+            model=_said(record.model, last[1], model),
+            settings=_said(record.settings, last[2], settings),
+        )
+
     def alive(self) -> bool | None:
         """Whether the process runs; None where the agent cannot see it."""
         return None if self._reader is None else self._reader.alive()
@@ -74,6 +105,14 @@ class LiveRuntime:
     def active(self, now_us: int) -> list[OpenTurn]:
         """The open turns that gave a sign of life lately."""
         return [t for t in self.turns.values() if now_us - t.last_sign_us < self._silence_us]
+
+    def courses(self, now_us: int) -> list[Course]:
+        """Those of the open turns that are at work; of one whose end was missed nobody knows."""
+        return [
+            turn.course
+            for turn in self.active(now_us)
+            if self.last_sign_us - turn.last_sign_us <= STALE_US
+        ]
 
     def busy(self, now_us: int) -> bool:
         """Whether it decodes, or ended a turn whose floor is being read."""
@@ -94,7 +133,8 @@ class LiveRuntime:
         if self._floor is not None and self._floor.empty:
             self._floor.add(memory, now_us)
         self._close_floor(message.t)
-        turn = self.turns[message.turn] = OpenTurn(message, session, now_us)
+        course = self._phases.begin(message.t, now_us)
+        turn = self.turns[message.turn] = OpenTurn(message, session, course, now_us)
         turn.memory_start = memory
         turn.see_memory(memory)
         active = self.active(now_us)
@@ -108,11 +148,14 @@ class LiveRuntime:
         if turn is None:
             raise Refusal("progress.turn: not open; accepted is one that began", message.turn)
         steps = turn.progress(message, now_us)
+        self._phases.progress(turn.course, message, steps, now_us)
         if not steps:
             return
-        if self._window.full:
-            self._close_window(now_us)
-        self._window.add(steps, message.depth, len(self.active(now_us)), "unknown")
+        made = stretches(steps, message.depth, min(message.t, now_us), self._throttle_at)
+        for part, depth, throttle in made:
+            if self._window.full:
+                self._close_window(now_us)
+            self._window.add(part, depth, len(self.active(now_us)), throttle)
 
     def leave(self, now_us: int) -> None:
         """Its last connection closed after `bye`: what its memory shows from now on is of a process
@@ -148,6 +191,8 @@ class LiveRuntime:
         opened = self.turns.pop(turn.id, None)
         ended = turn.t + turn.duration_us + turn.suspended_us  # on the boot clock
         fresh = now_us - ended <= FRESH_US
+        course = self._phases.begin(turn.t, now_us) if opened is None else opened.course
+        self._phases.end(course, ended, now_us, turn.ttft_us)
         memory = self._memory() if fresh else None
         end = memory if turn.memory_end_bytes is None else turn.memory_end_bytes
         start = turn.memory_start_bytes
@@ -168,6 +213,7 @@ class LiveRuntime:
             memory_start_bytes=start,
             memory_peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
             memory_end_bytes=end,
+            itl=turn.itl if opened is None else opened.gaps_of(turn),
         )
 
     def tick(self, now_us: int) -> None:
@@ -175,7 +221,7 @@ class LiveRuntime:
         self._tell_description()
         if self._reader is not None:
             memory, cpu, cgroup = self._reader.memory(), self._reader.cpu(), self._reader.cgroup()
-            self._series.add((*memory, cpu, *cgroup))
+            self._series.add((*memory, cpu, *self._reader.elsewhere(), *cgroup))
             self.kills.see(_whole(cgroup.oom_kills.value), now_us)
             self.limit_bytes = _whole(cgroup.limit.value)
             for turn in self.turns.values():
@@ -184,6 +230,10 @@ class LiveRuntime:
                 self._floor.add(memory.anon_and_swap, now_us)
         if self._floor is not None and self._floor.due(now_us):
             self._close_floor(now_us)
+
+    def see(self, readings: Iterable[Reading]) -> None:
+        """Readings that somebody else made of it."""
+        self._series.add(readings)
 
     def close_interval(self, now_us: int) -> None:
         """Hand over the window and the sample of the interval that ends now."""
@@ -229,6 +279,11 @@ class LiveRuntime:
         window = self._window.close(now_us)
         if window is not None:
             self._emit(window)
+
+
+def _said(now: _T | None, last: _T | None, found: _T | None) -> _T | None:
+    """What an application said of itself; what the agent found where it said nothing."""
+    return found if not now or now == last else now
 
 
 def _whole(value: int | float | None) -> int | None:

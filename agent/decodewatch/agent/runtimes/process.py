@@ -5,10 +5,12 @@ after the pid was given to another one: it fails then, and never shows a strange
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from decodewatch.agent.runtimes.cgroup import CgroupMemory, CgroupReader
+from decodewatch.agent.runtimes import smaps
+from decodewatch.agent.runtimes.cgroup import CgroupReader, CgroupReadings
 from decodewatch.agent.sources.kit.base import Measurement, Reading, Reason, read_as, unknown
 from decodewatch.agent.sources.kit.files import PolledFile
 from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel
@@ -27,10 +29,31 @@ RSS_FILE = Measurement(
     "gauge",
     "mapped files in memory, the model's weights among them; the kernel may take them back",
 )
+RSS_SHMEM = Measurement(
+    "runtime_rss_shmem_bytes",
+    "bytes",
+    "gauge",
+    "memory that the runtime shares with others, or with the GPU's driver, in memory",
+)
+GPU = Measurement(
+    "runtime_gpu_bytes",
+    "bytes",
+    "gauge",
+    "memory on the GPU that NvMap (Jetson) or NVML accounts to the runtime; in no RSS",
+)
 CPU_TIME = Measurement(
     "runtime_cpu_microseconds", "microseconds", "counter", "CPU time of all threads"
 )
-MEASUREMENTS: Final = (RSS_ANON, VM_SWAP, RSS_FILE, CPU_TIME)
+MEASUREMENTS: Final = (
+    RSS_ANON,
+    VM_SWAP,
+    RSS_FILE,
+    RSS_SHMEM,
+    CPU_TIME,
+    smaps.PSS,
+    smaps.PRIVATE,
+    GPU,
+)
 """The rows of the table of measurements that are a runtime's; `cgroup` has the rest."""
 
 
@@ -43,11 +66,12 @@ class Stat(NamedTuple):
 
 
 class ProcessMemory(NamedTuple):
-    """The memory of a process. Before Linux 4.5, RssAnon and RssFile are absent."""
+    """The memory of a process. Before Linux 4.5, RssAnon, RssFile and RssShmem are absent."""
 
     rss_anon: Reading
     swap: Reading
     rss_file: Reading
+    rss_shmem: Reading
 
     @property
     def anon_and_swap(self) -> int | None:
@@ -78,6 +102,7 @@ def parse_status(content: bytes) -> ProcessMemory:
         read_as(RSS_ANON, kibibytes(content, b"RssAnon"), "absent"),
         read_as(VM_SWAP, kibibytes(content, b"VmSwap"), "absent"),
         read_as(RSS_FILE, kibibytes(content, b"RssFile"), "absent"),
+        read_as(RSS_SHMEM, kibibytes(content, b"RssShmem"), "absent"),
     )
 
 
@@ -90,14 +115,20 @@ class ProcessReader:
         root: Path = Path("/"),
         kernel: Kernel = KERNEL,
         *,
+        gpu_bytes: Callable[[int], int | None] | None = None,
         ticks_per_second: int | None = None,
     ) -> None:
-        """`ticks_per_second` is the kernel's clock tick; that of this machine unless given."""
+        """`gpu_bytes` tells what the process with a pid has on the GPU, where that is known.
+
+        `ticks_per_second` is the kernel's clock tick; that of this machine unless given.
+        """
         self.pid = pid
         folder = root / "proc" / str(pid)
         self._kernel = kernel
         self._stat = PolledFile(folder / "stat", kernel)
         self._status = PolledFile(folder / "status", kernel)
+        self._smaps = smaps.SmapsReader(pid, root, kernel)
+        self._gpu_bytes = gpu_bytes
         self._cgroup = CgroupReader(pid, root, kernel)
         self._tick_us = 1_000_000 / (ticks_per_second or os.sysconf("SC_CLK_TCK"))
         self._ended = False
@@ -131,14 +162,17 @@ class ProcessReader:
         return None
 
     def memory(self) -> ProcessMemory:
-        """RssAnon, VmSwap and RssFile now."""
+        """RssAnon, VmSwap, RssFile and RssShmem now."""
         content = "absent" if self._ended else self._status.read()
         if content == "absent" and self._started is not None:
             self._ended = True
         if isinstance(content, str):
             reason: Reason = content
             return ProcessMemory(
-                unknown(RSS_ANON, reason), unknown(VM_SWAP, reason), unknown(RSS_FILE, reason)
+                unknown(RSS_ANON, reason),
+                unknown(VM_SWAP, reason),
+                unknown(RSS_FILE, reason),
+                unknown(RSS_SHMEM, reason),
             )
         return parse_status(content)
 
@@ -149,8 +183,20 @@ class ProcessReader:
             return unknown(CPU_TIME, stat)
         return read_as(CPU_TIME, round(stat.cpu_ticks * self._tick_us), "implausible")
 
-    def cgroup(self) -> CgroupMemory:
-        """Limit, use and OOM kills of its memory cgroup, also after the process ended.
+    def elsewhere(self) -> list[Reading]:
+        """What its status does not say: its part of what it shares, and its memory on the GPU."""
+        found: list[Reading] = []
+        if not self._ended:
+            gpu = None if self._gpu_bytes is None else self._gpu_bytes(self.pid)
+            found = [*self._smaps.read(), read_as(GPU, gpu, "absent")]
+        # Asked last: these were found by the pid, and are this process's if it has it still.
+        stat = self._read_stat()
+        if isinstance(stat, str):
+            return [unknown(row, stat) for row in (smaps.PSS, smaps.PRIVATE, GPU)]
+        return found
+
+    def cgroup(self) -> CgroupReadings:
+        """Memory limit, use, OOM kills and CPU quota of its cgroups, also after the process ended.
 
         The count of kills then tells a kill by the kernel from a crash.
         """
@@ -158,7 +204,7 @@ class ProcessReader:
 
     def read(self) -> list[Reading]:
         """Everything of the above as readings."""
-        return [*self.memory(), self.cpu(), *self.cgroup()]
+        return [*self.memory(), self.cpu(), *self.elsewhere(), *self.cgroup()]
 
     def close(self) -> None:
         """Close the files. The reader is of no use afterwards."""

@@ -1,6 +1,7 @@
 """A turn that is open: what the agent knows of it in case its runtime does not live to tell."""
 
 from decodewatch.agent.messages import Begin, Progress
+from decodewatch.agent.phases import Course
 from decodewatch.agent.runtimes.windows import Step, gaps
 from decodewatch.shared.records import Turn
 from decodewatch.shared.sketch import Sketch
@@ -9,9 +10,10 @@ from decodewatch.shared.sketch import Sketch
 class OpenTurn:
     """One turn between its beginning and its end, by what was reported of it."""
 
-    def __init__(self, begin: Begin, session: str | None, now_us: int) -> None:
+    def __init__(self, begin: Begin, session: str | None, course: Course, now_us: int) -> None:
         """`session` is the salted hash, not the application's own id."""
         self.id = begin.turn
+        self.course = course
         self.t = begin.t
         self.last_sign_us = now_us
         self.concurrency = 1
@@ -78,6 +80,14 @@ class OpenTurn:
             self._itl.setdefault(gap.octave, Sketch()).add(gap.us, gap.tokens)
         return steps
 
+    def gaps_of(self, turn: Turn) -> "tuple[tuple[int | None, Sketch], ...]":
+        """The gaps of this turn, which has ended: those of its record, else those that its progress
+        told, if it told all. A small client need not make sketches."""
+        return turn.itl or (self._gaps() if self._whole and self.steps == turn.steps else ())
+
+    def _gaps(self) -> "tuple[tuple[int | None, Sketch], ...]":
+        return tuple(sorted(self._itl.items(), key=lambda item: (item[0] is None, item[0] or 0)))
+
     def lost(self, runtime: str, end_us: int) -> Turn:
         """The record of this turn, whose runtime vanished at `end_us`."""
         return Turn(
@@ -103,5 +113,5 @@ class OpenTurn:
             memory_start_bytes=self.memory_start,
             memory_peak_bytes=self.memory_peak,
             memory_end_bytes=self.memory_last,
-            itl=tuple(sorted(self._itl.items(), key=lambda item: (item[0] is None, item[0] or 0))),
+            itl=self._gaps(),
         )

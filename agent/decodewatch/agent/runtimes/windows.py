@@ -1,6 +1,6 @@
 """From the steps that applications report to windows: what one runtime decoded in one interval."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from decodewatch.shared.records import Stratum, Window
@@ -43,6 +43,33 @@ def gaps(steps: Iterable[Step], depth: int | None) -> Iterator[Gap]:
             )
         if at is not None:
             at = max(at, 0) + tokens
+
+
+def stretches(
+    steps: Sequence[Step], depth: int | None, last_us: int, throttle_at: Callable[[int], str]
+) -> list[tuple[Sequence[Step], int | None, str]]:
+    """Successive steps, cut where the throttle state changed: those of each state, the depth at
+    which the last of them left the context, and the state.
+
+    `depth` is that after the last step, which was made at `last_us`. The steps before one that is
+    no gap were made before it, nobody knows when: they count as made with it.
+    """
+    found: list[tuple[Sequence[Step], int | None, str]] = []
+    at, behind = last_us, depth
+    end = len(steps)
+    state = throttle_at(at)
+    for place in range(len(steps) - 1, -1, -1):
+        now = throttle_at(at)
+        if now != state:
+            part = steps[place + 1 : end]
+            found.append((part, behind, state))
+            if behind is not None:
+                behind -= sum(tokens for _, tokens in part)
+            state, end = now, place + 1
+        at -= steps[place][0] or 0
+    found.append((steps[:end], behind, state))
+    found.reverse()
+    return found
 
 
 class WindowBuilder:

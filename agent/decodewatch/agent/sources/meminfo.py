@@ -1,6 +1,8 @@
 """The memory of the device: /proc/meminfo.
 
-Lines such as `MemFree:          412356 kB`, where kB are 1024 bytes (proc_meminfo(5)).
+Lines such as `MemFree:          412356 kB`, where kB are 1024 bytes (proc_meminfo(5)); some kernels
+print one or the other without the space. A Jetson's kernel adds `NvMapMemUsed`, what its GPU and
+the other engines were given of the same memory.
 """
 
 from pathlib import Path
@@ -21,6 +23,12 @@ AVAILABLE = Measurement(
 FREE = Measurement("mem_free_bytes", "bytes", "gauge", "memory that nothing uses")
 SWAP_TOTAL = Measurement("swap_total_bytes", "bytes", "gauge", "swap space, zram included")
 SWAP_FREE = Measurement("swap_free_bytes", "bytes", "gauge", "swap space that nothing uses")
+NVMAP_USED = Measurement(
+    "nvmap_used_bytes",
+    "bytes",
+    "gauge",
+    "memory that NvMap, a Jetson's allocator for GPU and engines, has handed out; in no RSS",
+)
 
 _EMPTY_SHARE = 1 / 32
 """With more than this share of the memory free, an available memory of 0 is a kernel's bug: what
@@ -48,6 +56,7 @@ def parse(content: bytes) -> list[Reading]:
         _part(FREE, free, total),
         read_as(SWAP_TOTAL, swap_total, "absent"),
         _part(SWAP_FREE, swap_free, swap_total),
+        _part(NVMAP_USED, kibibytes(content, b"NvMapMemUsed"), total),
     ]
 
 
@@ -70,6 +79,7 @@ class Meminfo:
         FREE,
         SWAP_TOTAL,
         SWAP_FREE,
+        NVMAP_USED,
     )
 
     def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:

@@ -1,6 +1,7 @@
-"""Swapping, major faults and OOM kills of the device: /proc/vmstat.
+"""Swapping, major faults, stalls and OOM kills of the device: /proc/vmstat.
 
-Lines such as `pswpin 1476`, counted from boot; swapping is counted in pages (proc_vmstat(5)).
+Lines such as `pswpin 1476`, counted from boot; swapping is counted in pages, whose size differs
+from kernel to kernel (proc_vmstat(5)). Stalls are counted a zone: `allocstall_normal 12`.
 """
 
 from pathlib import Path
@@ -20,8 +21,17 @@ OOM_KILLS = Measurement(
     "oom_kills", "count", "counter", "processes killed for want of memory, in cgroups too"
 )
 
+STALLS = Measurement(
+    "alloc_stalls",
+    "count",
+    "counter",
+    "times that a program had to free memory itself before it was given some",
+)
+
 _PAGES = ((b"pswpin ", SWAP_IN), (b"pswpout ", SWAP_OUT))
 _COUNTS = ((b"pgmajfault ", MAJOR_FAULTS), (b"oom_kill ", OOM_KILLS))
+_STALL = b"allocstall"  # of the whole device before 4.10, since then one line a zone
+_MOST_ZONES = 8  # kernels have up to six
 
 
 def parse(content: bytes, page_bytes: int) -> list[Reading]:
@@ -35,6 +45,7 @@ def parse(content: bytes, page_bytes: int) -> list[Reading]:
         readings.append(read_as(row, None if pages is None else pages * page_bytes, "absent"))
     for name, row in _COUNTS:
         readings.append(read_as(row, _counter(content, name), "absent"))
+    readings.append(read_as(STALLS, _stalls(content), "absent"))
     return readings
 
 
@@ -44,6 +55,23 @@ def _counter(content: bytes, name: bytes) -> int | None:
     return value if value is not None and value >= 0 else None
 
 
+def _stalls(content: bytes) -> int | None:
+    """The stalls of all zones; None unless the lines of all of them are there.
+
+    They stand together. So they are all there where another whole line follows.
+    """
+    begin = 0 if content.startswith(_STALL) else content.find(b"\n" + _STALL) + 1
+    total = None
+    for line in content[begin:].split(b"\n", _MOST_ZONES + 1)[:-1]:
+        if not line.startswith(_STALL):
+            return total
+        count = whole_number(line.partition(b" ")[2])
+        if count is None or count < 0:
+            return None
+        total = count + (total or 0)
+    return None
+
+
 class Vmstat:
     """Reads /proc/vmstat."""
 
@@ -51,7 +79,13 @@ class Vmstat:
     reads: ClassVar = "/proc/vmstat"
     platform: ClassVar = "Linux"
     permission: ClassVar = "anyone; denied to apps on Android"
-    measurements: ClassVar[tuple[Measurement, ...]] = (SWAP_IN, SWAP_OUT, MAJOR_FAULTS, OOM_KILLS)
+    measurements: ClassVar[tuple[Measurement, ...]] = (
+        SWAP_IN,
+        SWAP_OUT,
+        MAJOR_FAULTS,
+        OOM_KILLS,
+        STALLS,
+    )
 
     def __init__(self, root: Path, kernel: Kernel = KERNEL) -> None:
         self._file = PolledFile(root / "proc/vmstat", kernel)

@@ -18,6 +18,7 @@ from decodewatch.agent.spool.files import SpoolError, SpoolFiles
 from decodewatch.agent.spool.losses import EVICTED, Losses
 from decodewatch.agent.spool.room import Room
 from decodewatch.shared import logs
+from decodewatch.shared.errors import shown
 from decodewatch.shared.ids import uuid7
 from decodewatch.shared.records import Event, Record
 from decodewatch.shared.wire import Acknowledged, Batch, Clock
@@ -41,6 +42,7 @@ _MAX_LAZY_DELETES = 4096
 _RESERVED = 64
 _CONNECTION = "connection"
 _SENT = "sent"
+_DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,8 @@ class Spool:
         """Open or make the spool and begin a new stream.
 
         `limit_bytes` bounds the database, its write-ahead log and the ballast together. A file that
-        is corrupt or no spool is set aside. Raises SpoolError where the path cannot be used, is in
-        use, or the disk has no room even for that.
+        is corrupt, is no spool or was filled by another device is set aside. Raises SpoolError
+        where the path cannot be used, is in use, or the disk has no room even for that.
         """
         ballast = min(_BALLAST_BYTES, limit_bytes // 8)
         pages = (limit_bytes - ballast - min(WAL_BYTES, limit_bytes // 4)) // PAGE_BYTES
@@ -120,6 +122,7 @@ class Spool:
         self._room = room = Room(database, self._files, self._limit_pages, self._make_room)
         try:
             room.write(database.prepare)
+            self._check_device()
             kept = database.meta(_CONNECTION)
             self._connection = max(self._connection, self._seed(), int(kept) if kept else 0)
             self._connection_reserved = self._connection + _RESERVED
@@ -138,6 +141,16 @@ class Spool:
         self._files.note_places()
         if not self._files.make_ballast():
             room.tighten()
+
+    def _check_device(self) -> None:
+        """Raises sqlite3.DatabaseError where another device filled the spool, as in the copy of a
+        disk image: its batches name that device, which sends them itself."""
+        owner = self._database.meta(_DEVICE)
+        if owner not in (None, self._device):
+            raise sqlite3.DatabaseError(
+                f"file is not a database of this device: {shown(owner)} filled it; accepted is "
+                f"{self._device}"
+            )
 
     def _seed(self) -> int:
         """What the connection numbers begin with where none is kept.
@@ -177,6 +190,7 @@ class Spool:
         )
         query("INSERT INTO stream VALUES (?, ?, ?)", self._base, self.stream, self.previous)
         self._database.set_meta(_CONNECTION, str(self._connection_reserved))
+        self._database.set_meta(_DEVICE, self._device)
 
     # What the agent's main loop calls.
 
@@ -485,7 +499,7 @@ class Spool:
             self._open = False
             self._database.close()
         self.set_aside = self._files.set_aside()
-        log.error("spool corrupt, set aside", reason=str(error), moved_to=self.set_aside)
+        log.error("spool not usable, set aside", reason=str(error), moved_to=self.set_aside)
 
     def _failure(self, error: sqlite3.Error) -> SpoolError:
         return SpoolError(f"spool: {self._files.file}: {error}")

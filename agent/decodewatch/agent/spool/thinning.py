@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from decodewatch.shared.records import (
     MAX_MEASUREMENTS,
     Measured,
+    Phase,
     Record,
     Sample,
     Stratum,
@@ -112,7 +113,24 @@ def _join_samples(first: Sample, second: Sample, span: int) -> Sample | None:
     still_unknown = _without(unknown, values)
     if len(values) > MAX_MEASUREMENTS or len(still_unknown) > MAX_MEASUREMENTS:
         return None
-    return Sample(first.runtime, second.t, span, values, still_unknown)
+    phases = _join_phases(first.phases or {}, second.phases or {})
+    return Sample(first.runtime, second.t, span, values, still_unknown, phases or None)
+
+
+def _join_phases(first: Mapping[str, Phase], second: Mapping[str, Phase]) -> dict[str, Phase]:
+    """The phases of both. What was unknown in a part of a phase is unknown in the whole: power over
+    a part of the time would make the energy of all its tokens another one."""
+    joined = {**first, **second}
+    for name in first.keys() & second.keys():
+        one, other = first[name], second[name]
+        values: dict[str, Measured] = {}
+        for key in (key for key in one.values if key in other.values):
+            level, next_level = one.values[key], other.values[key]
+            if isinstance(level, tuple) and isinstance(next_level, tuple):
+                values[key] = _join_gauges(level, one.duration_us, next_level, other.duration_us)
+        duration_us = one.duration_us + other.duration_us
+        joined[name] = Phase(duration_us, one.tokens + other.tokens, values)
+    return joined
 
 
 def _join_gauges(

@@ -129,6 +129,8 @@ class Channel:
         record has it all."""
         self.open[course.id] = course
         if self.socket is not None and len(self._out) < _MAX_UNSENT:
+            # What ended before this one began is told before, or the two would seem to overlap.
+            self._fill()
             self._announce(course)
 
     def _announce(self, course: Course) -> None:
@@ -141,6 +143,11 @@ class Channel:
         if heard and len(self._out) < _MAX_UNSENT:
             self._out += _line(message)
 
+    def tell_event(self, message: Mapping[str, Any]) -> None:
+        """Something that happened; nobody hears it where there is no agent now."""
+        if self.socket is not None and len(self._out) < _MAX_UNSENT:
+            self._out += _line(message)
+
     def give_up(self, turn: str) -> None:
         """A turn's record is not kept any more; an agent that heard it begin must not wait."""
         if turn in self._begun:
@@ -151,9 +158,9 @@ class Channel:
         """A turn ended, and is kept until the agent has stored it."""
         self.open.pop(course.id, None)
         course.conclude(self.tell)
-        line = _line({"type": "turn", "record": course.record()})
+        line = _line(course.turn_message())
         if len(line) > MAX_LINE:
-            line = _line({"type": "turn", "record": course.record(by_depth=False)})
+            line = _line(course.turn_message(by_depth=False))
         backlog.add(self, course.id, line)
         if self.socket is not None:
             self._queue.append(course.id)
@@ -236,8 +243,7 @@ class Channel:
         while self.socket is not None and self.unsent:
             while self._forgotten and len(self._out) < _FILL:
                 self._out += _line({"type": "forget", "turn": self._forgotten.popleft()})
-            while self._queue and len(self._out) < _FILL:
-                self._out += self.kept.get(self._queue.popleft(), b"")
+            self._fill()
             try:
                 sent = self.socket.send(self._out)
             except (BlockingIOError, InterruptedError):
@@ -246,6 +252,10 @@ class Channel:
                 self.disconnect(now)
                 return
             del self._out[:sent]
+
+    def _fill(self) -> None:
+        while self._queue and len(self._out) < _FILL:
+            self._out += self.kept.get(self._queue.popleft(), b"")
 
     def read(self, backlog: Backlog, now: float) -> None:
         """Take in what the agent says."""
@@ -314,6 +324,7 @@ def hello_message(
     engine_version: str | None,
     model: ModelSpec | None,
     settings: Mapping[str, Scalar] | None,
+    of_pid: int | None = None,
 ) -> dict[str, Any]:
     """What a monitor says first on every connection."""
     message = {
@@ -324,6 +335,7 @@ def hello_message(
         "engine_version": engine_version,
         "model": None if model is None else model.to_json(),
         "settings": None if settings is None else dict(settings),
+        "of_pid": of_pid,
     }
     return {key: value for key, value in message.items() if value is not None}
 

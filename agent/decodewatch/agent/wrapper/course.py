@@ -48,10 +48,12 @@ class Course:
         "ended",
         "epoch",
         "estimated",
+        "events",
         "id",
         "iterating",
         "number",
         "outcome",
+        "own",
         "prompt_tokens",
         "reported_tokens",
         "session",
@@ -68,7 +70,10 @@ class Course:
         now: Moment,
         accepted_ns: int | None,
         memory_bytes: int | None,
+        own: bool = True,
     ) -> None:
+        """`own` is whether this process decodes; the memory of one that only watches another is
+        none of the turn's, and None here and below."""
         self.id = uuid7()
         self.session = session
         self.number = number
@@ -81,10 +86,12 @@ class Course:
         self.cached_tokens: int | None = None
         self.reported_tokens: int | None = None
         self.estimated = False
+        self.events: dict[str, tuple[int, dict[str, Any]]] = {}  # by kind: when, and its data
         self.concurrency = 1
         self.outcome: Outcome | None = None
         self.ended: Moment | None = None
         self.concluded = False
+        self.own = own
         self._memory_start = memory_bytes
         self._memory_peak = memory_bytes
         self._memory_end: int | None = None
@@ -114,12 +121,22 @@ class Course:
     def advance(self, now: Moment, memory_bytes: int | None, tell: Tell) -> None:
         """Take in what came until `now`, and tell it: at least one progress message."""
         until = now.before if self.ended is None else min(now.before, self.ended.after)
-        self._take_in(now, until, memory_bytes, tell)
+        self._take_in(now, until, memory_bytes if self.own else None, tell)
 
     def conclude(self, tell: Tell) -> None:
         """Take in the rest of a turn that ended, and tell it."""
         assert self.ended is not None
         self._take_in(self.ended, self.ended.after, self._memory_end, tell)
+
+    def turn_message(self, *, by_depth: bool = True) -> dict[str, Any]:
+        """That this turn ended, with its record and its events, once it is concluded."""
+        message: dict[str, Any] = {"type": "turn", "record": self.record(by_depth=by_depth)}
+        if self.events:
+            message["events"] = [
+                {"event": kind, "t": t, "data": _known(**data)}
+                for kind, (t, data) in self.events.items()
+            ]
+        return message
 
     def record(self, *, by_depth: bool = True) -> dict[str, Any]:
         """The turn's record without its runtime, once it is concluded.
@@ -145,7 +162,7 @@ class Course:
                 duration_us=max(0, self.ended.before - self.accepted_ns) // 1000,
                 ttft_us=self._ttft_us(),
                 # One step, however many tokens it held, spans no time: unknown, not 0.
-                decode_us=self._decode_us() if tally.steps > 1 else None,
+                decode_us=self._decode_us() if tally.steps > 1 and not tally.held_up else None,
                 prompt_tokens=self.prompt_tokens,
                 cached_tokens=self.cached_tokens,
                 output_tokens=(

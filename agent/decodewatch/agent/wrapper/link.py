@@ -13,10 +13,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from decodewatch.agent.wrapper import complain
 from decodewatch.agent.wrapper.channel import Backlog, Channel
@@ -84,6 +84,15 @@ class Link:
         """A turn ended; a parent's turn is none of a child's business. Never raises."""
         if course.epoch == self.epoch:
             self._put(channel, partial(self._end, channel, course), is_turn=True)
+
+    def discard(self, channel: Channel, course: Course) -> None:
+        """A turn that began was none. Never raises."""
+        if course.epoch == self.epoch:
+            self._put(channel, partial(self._discard, channel, course))
+
+    def event(self, channel: Channel, message: Mapping[str, Any]) -> None:
+        """Something happened that the agent should know. Never raises."""
+        self._put(channel, partial(channel.tell_event, message))
 
     def leave(self, channel: Channel) -> None:
         """A monitor is gone. Never raises."""
@@ -253,6 +262,11 @@ class Link:
         except Exception:
             complain.once("end", "decodewatch: a turn cannot be told", trace=True)
             channel.count_dropped("they could not be told, which is a fault of decodewatch")
+
+    def _discard(self, channel: Channel, course: Course) -> None:
+        course.concluded = True
+        channel.open.pop(course.id, None)
+        channel.give_up(course.id)
 
     def _leave(self, channel: Channel) -> None:
         channel.left = True

@@ -48,11 +48,15 @@ class DecodeMonitor:
         engine_version: str | None = None,
         model: ModelSpec | None = None,
         settings: Mapping[str, Scalar] | None = None,
+        of_pid: int | None = None,
         link: Link = LINK,
     ) -> None:
         """`name` is the application's, for people. `settings` are the engine's that change speed or
         memory (threads, batch, offloaded layers): a flat object. All monitors of a process share
         one `link`.
+
+        `of_pid` is for a process that watches another one decode, such as a proxy: the other's pid,
+        or 0 where it runs elsewhere or is not known. Its memory is then what the agent reads.
 
         Raises SettingsError for what no agent would take.
         """
@@ -63,8 +67,13 @@ class DecodeMonitor:
         _check("settings", records.optional(records.scalars), settings and dict(settings))
         if model is not None and not isinstance(model, ModelSpec):
             raise SettingsError(f"model: {shown(model)}; accepted is a ModelSpec")
+        _check("of_pid", records.optional(records.integer(0, 1 << 31)), of_pid)
+        self.model = model
         self._link = link
-        self._channel = Channel(hello_message(name, engine, engine_version, model, settings))
+        self._own = of_pid is None
+        self._channel = Channel(
+            hello_message(name, engine, engine_version, model, settings, of_pid)
+        )
         self._numbers: dict[str, itertools.count[int]] = {}
         # Else a program that makes a monitor a request would collect connections.
         weakref.finalize(self, link.leave, self._channel).atexit = False
@@ -111,6 +120,13 @@ class DecodeMonitor:
         """A turn of its own for one iterator; `turn` as for `turn()`."""
         return self.turn(**turn).watch(source, tokens)
 
+    def event(self, kind: str, turn: str | None = None, **data: Scalar) -> None:
+        """Something that happened to the runtime, or to the turn with this id: one of the kinds in
+        docs/inbox.md, with its data. Lost where there is no agent now."""
+        message = {"type": "event", "event": kind, "t": self._link.moment().boot // 1000}
+        known = {"turn": turn} if turn is not None else {}
+        self._link.event(self._channel, {**message, **known, "data": data})
+
     @property
     def dropped(self) -> int:
         """Turns that were given up: no agent took them in time, or it refused them."""
@@ -146,7 +162,8 @@ class DecodeMonitor:
             epoch=self._link.epoch,
             now=now,
             accepted_ns=accepted_at,
-            memory_bytes=memory_bytes(),
+            memory_bytes=memory_bytes() if self._own else None,
+            own=self._own,
         )
         course.prompt_tokens = token_count("prompt_tokens", prompt_tokens)
         course.cached_tokens = token_count("cached_tokens", cached_tokens)

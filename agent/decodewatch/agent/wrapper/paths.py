@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from decodewatch.agent.android import user_folder
+
 SYSTEM_SOCKET: Final = Path("/run/decodewatch/agent.sock")
 
 
@@ -28,7 +30,7 @@ def socket_path(
     below = environment.get("XDG_RUNTIME_DIR")
     if below:
         return Path(below) / "decodewatch/agent.sock"
-    return Path(f"/tmp/decodewatch-{os.geteuid()}/agent.sock")
+    return user_folder(environment) / "agent.sock"
 
 
 def distrust(path: Path) -> str | None:

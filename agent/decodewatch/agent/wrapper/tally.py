@@ -7,11 +7,13 @@ from typing import Final
 from decodewatch.shared.sketch import Sketch
 
 Stamp = int | tuple[int, int]
-"""When a step came, in nanoseconds of the monotonic clock, with its tokens where not one."""
+"""When a step came, in nanoseconds of the monotonic clock, with its tokens where not one. 0 tokens:
+no step; the gap between its neighbours is not one of decoding."""
 
 Step = tuple[int | None, int]
 """The gap to the step before in microseconds, and how many tokens the step produced. The gap is
-None where it is not one of decoding: the first step of a turn, a device that slept."""
+None where it is not one of decoding: the first step of a turn, a device that slept, a reader that
+held the engine up."""
 
 MOST_UNPLACED: Final = 32_768
 """Steps kept one by one (16 bytes each) while the number of prompt tokens is not known, because the
@@ -28,6 +30,10 @@ class Tally:
         self.shared_tokens = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.held_up = False
+        """Whether a gap was not one of decoding though the device was awake: what lies between the
+        first and the last step is then no time of decoding either."""
+        self._held = False  # the next gap is such a one
         self._itl: dict[int | None, Sketch] = {}
         self._gaps = array("Q")
         self._sizes = array("L")
@@ -48,11 +54,17 @@ class Tally:
         made: list[Step] = []
         for stamp in stamps:
             at, tokens = (stamp, 1) if isinstance(stamp, int) else stamp
+            if not tokens:
+                self._held = True
+                continue
             before = self.last_ns
             gap: int | None = None
+            held, self._held = self._held, False
             if before is None:
                 self.first_ns = at
                 self.first_tokens = tokens
+            elif held:
+                self.held_up = True
             elif before >= awake_since:
                 # A gap of less than a microsecond is short, not zero.
                 gap = max(1, round((at - before) / 1000)) if at > before else 0

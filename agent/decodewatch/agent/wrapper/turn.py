@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from operator import index
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from decodewatch.agent.wrapper import complain
 from decodewatch.agent.wrapper.channel import Channel
@@ -13,9 +13,10 @@ from decodewatch.agent.wrapper.course import Course, Outcome
 from decodewatch.agent.wrapper.link import Link
 from decodewatch.agent.wrapper.streams import Either, Stamps, watched, watched_async
 from decodewatch.agent.wrapper.tally import Stamp
-from decodewatch.agent.wrapper.vitals import memory_bytes
+from decodewatch.agent.wrapper.vitals import Moment, memory_bytes
 from decodewatch.shared import records
 from decodewatch.shared.errors import shown
+from decodewatch.shared.model import ALLOCATIONS, OVERFLOWS, ModelSpec
 
 MOST_TOKENS: Final = 1 << 20
 """Tokens of one chunk."""
@@ -33,6 +34,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+class HasModel(Protocol):
+    """A turn's monitor."""
+
+    model: ModelSpec | None
+
+
 class Turn:
     """One request and its response. Made by `Session.turn` and `DecodeMonitor.turn`."""
 
@@ -40,6 +47,7 @@ class Turn:
         "_channel",
         "_course",
         "_entered",
+        "_error",
         "_link",
         "_monitor",
         "_said",
@@ -47,7 +55,7 @@ class Turn:
         "_stamps",
     )
 
-    def __init__(self, monitor: object, link: Link, channel: Channel, course: Course) -> None:
+    def __init__(self, monitor: HasModel, link: Link, channel: Channel, course: Course) -> None:
         self._monitor = monitor  # kept: it lives as long as its turns do
         self._link = link
         self._channel = channel
@@ -56,6 +64,7 @@ class Turn:
         self._entered = False
         self._seen: Outcome | None = None  # of the iterator that was watched last
         self._said: str | None = None  # the ending that the application reported
+        self._error: str | None = None  # what it called the failure
 
     @property
     def id(self) -> str:
@@ -125,6 +134,16 @@ class Turn:
         else:
             self._stamp(time.monotonic_ns(), tokens)
 
+    def step_at(self, at: int, tokens: int = 1) -> None:
+        """The step of an engine elsewhere, which came at a `time.monotonic_ns()` of the past and
+        not before the step that was told last."""
+        self._stamp(at, tokens)
+
+    def hold_up(self, at: int) -> None:
+        """Between the step before `at` and the next one the engine waited for its reader: that gap
+        is in no percentile, and the turn's decode time is not known."""
+        self._stamps.append((at, 0))
+
     def callback(
         self, inner: Callable[P, R], tokens: Callable[P, int] | None = None
     ) -> Callable[P, R]:
@@ -165,12 +184,16 @@ class Turn:
         cached_tokens: int | None = None,
         output_tokens: int | None = None,
         ending: str | None = None,
+        error: str | None = None,
+        estimated: bool | None = None,
     ) -> None:
         """What the engine says of this turn, as it becomes known before the turn ends.
 
         `output_tokens` is then the turn's, whatever was counted. `ending` is one of ENDINGS and
         wins over what decodewatch saw: `complete` where the caller stops iterating because it saw
         the last chunk, `truncated` where the stream broke off, `aborted` where the engine gave up.
+        `error` gives it a name, such as an exception's class: never a text, which may hold the
+        prompt. `estimated` is as for `turn()`.
         """
         course = self._course
         if course.ended is not None:
@@ -184,9 +207,12 @@ class Turn:
             course.cached_tokens = token_count("cached_tokens", cached_tokens)
         if output_tokens is not None:
             course.reported_tokens = token_count("output_tokens", output_tokens)
+        if estimated is not None:
+            course.estimated = bool(estimated)
         if ending is not None:
             if ending in ENDINGS:
                 self._said = ending
+                self._error = None if error is None else str(error)[:128] or None
             else:
                 complain.once(
                     "ending",
@@ -195,21 +221,129 @@ class Turn:
                     ", ".join(ENDINGS),
                 )
 
-    def end(self) -> None:
-        """The turn is over, for turns without a `with` block. Again: nothing."""
-        self._end(self._seen)
+    def overflow(self, policy: str, *, depth: int | None = None, limit: int | None = None) -> None:
+        """The context was full. `policy` is what became of it, one of OVERFLOWS: `refuse` the
+        prompt, `truncate` the answer, `shift` old tokens out, `summarise` them.
 
-    def _end(self, seen: Outcome | None) -> None:
+        `depth` is how many tokens there were or would have been, `limit` how many there may be;
+        where it happens again in a turn, the last ones count.
+        """
+        if policy not in OVERFLOWS:
+            complain.once(
+                "overflow",
+                "decodewatch: overflow %s; accepted are %s",
+                _plain(policy),
+                ", ".join(OVERFLOWS),
+            )
+            return
+        before = self._course.events.get("context_limit")
+        self._event(
+            "context_limit",
+            policy=policy,
+            depth=token_count("depth", depth),
+            limit=token_count("limit", limit),
+            times=1 if before is None else before[1]["times"] + 1,
+        )
+
+    def kv_cache(
+        self,
+        held_bytes: int,
+        *,
+        peak_bytes: int | None = None,
+        tokens: int | None = None,
+        stale_tokens: int | None = None,
+        allocation: str | None = None,
+    ) -> None:
+        """What the engine itself says that its KV cache holds at the end of this turn.
+
+        `peak_bytes` is what it held for a moment in the turn at least (a cache that grows by
+        copying holds a part of itself twice), `stale_tokens` how many of its `tokens` no prompt
+        asked for, `allocation` one of ALLOCATIONS.
+        """
+        if allocation is not None and allocation not in ALLOCATIONS:
+            complain.once(
+                "allocation",
+                "decodewatch: allocation %s; accepted are %s",
+                _plain(allocation),
+                ", ".join(ALLOCATIONS),
+            )
+            allocation = None
+        size = token_count("held_bytes", held_bytes)
+        if size is None:
+            return
+        self._event(
+            "kv_cache",
+            allocation=allocation,
+            bytes=size,
+            peak_bytes=token_count("peak_bytes", peak_bytes),
+            tokens=token_count("tokens", tokens),
+            stale_tokens=token_count("stale_tokens", stale_tokens),
+        )
+
+    def _event(self, kind: str, **data: Any) -> None:
+        """Keep an event of this turn, in place of one of its kind, until the turn's record goes."""
+        if self._course.ended is not None:
+            complain.once("event", "decodewatch: an event of a turn that has ended; too late")
+            return
+        self._course.events[kind] = self._link.moment().boot // 1000, data
+
+    def saw(self, ending: str, error: str | None = None) -> None:
+        """For adapters: how the engine ended the turn. An exception that leaves the `with` block
+        counts for more, and what the application reports for most. `error` as for `report`."""
+        self._seen = Outcome(ending, error)
+
+    def failed(self, error: BaseException) -> None:
+        """For adapters: the engine ended the turn by raising this. Only its class is kept."""
+        self._seen = _outcome(error)
+
+    @property
+    def ending(self) -> str | None:
+        """How it would end now, by what was seen of its engine; None where nothing was."""
+        return None if self._seen is None else self._seen.ending
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The tokens of its prompt, where they are known by now."""
+        return self._course.prompt_tokens
+
+    @property
+    def entered(self) -> bool:
+        """Whether a `with` block holds it, at whose end it ends."""
+        return self._entered
+
+    @property
+    def model(self) -> ModelSpec | None:
+        """The model that its monitor was given."""
+        return self._monitor.model
+
+    def end(self, at: Moment | None = None) -> None:
+        """The turn is over, for turns without a `with` block. Again: nothing.
+
+        `at` is when, where that was noticed later than it was.
+        """
+        self._end(self._seen, at)
+
+    def discard(self) -> None:
+        """This was no turn: nothing is kept of it, and the agent is told to let it go."""
+        course = self._course
+        if course.ended is None:
+            self._stamps = _NOWHERE
+            course.end(Outcome("cancelled"), self._link.moment(), None)
+            self._link.discard(self._channel, course)
+
+    def _end(self, seen: Outcome | None, at: Moment | None = None) -> None:
         course = self._course
         if course.ended is not None:
             return
         try:
             outcome = seen or Outcome("complete")
             if self._said is not None:
-                outcome = Outcome(self._said, outcome.error if self._said == "error" else None)
+                error = self._error or outcome.error
+                outcome = Outcome(self._said, error if self._said == "error" else None)
             # An engine's own thread may go on calling, and nobody takes its stamps any more.
             self._stamps = _NOWHERE
-            course.end(outcome, self._link.moment(), memory_bytes())
+            memory = memory_bytes() if course.own else None
+            course.end(outcome, at or self._link.moment(), memory)
             self._link.end(self._channel, course)
         except Exception:
             # Also where the interpreter is being torn down around a turn's finalizer.
@@ -292,11 +426,15 @@ class Streamer:
 
     def put(self, value: Any) -> None:
         """The prompt's ids, or those of a step."""
-        if self._prompt_seen:
-            self._count(value)
-        else:
+        if not self._prompt_seen:
             self._prompt_seen = True
             self._see_prompt(value)
+        else:
+            self._count(value)
+            # Plain decoding puts one id in one dimension at every step, and whoever begins so goes
+            # on so. Assisted decoding puts [1, k].
+            if getattr(value, "ndim", None) == 1 and len(value) == 1:
+                self.put = _one_id(self._turn, self._inner)  # type: ignore[assignment]
         if self._inner is not None:
             self._inner.put(value)
 
@@ -323,6 +461,24 @@ class Streamer:
         # 0: the prompt was given as embeddings.
         if size and self._turn._course.prompt_tokens is None:
             self._turn.report(prompt_tokens=size)
+
+
+def _one_id(turn: Turn, inner: Any) -> Callable[[Any], None]:
+    """A `put` that need not ask how many ids there are. It knows no streamer: a cycle would keep
+    the turn of one that is dropped."""
+    if inner is None:
+
+        def put(value: Any) -> None:
+            turn._stamps.append(time.monotonic_ns())
+
+    else:
+        show = inner.put
+
+        def put(value: Any) -> None:
+            turn._stamps.append(time.monotonic_ns())
+            show(value)
+
+    return put
 
 
 def _size(value: Any) -> int:

@@ -10,7 +10,8 @@ from decodewatch.collector.storage.arrivals import Arrival, Delivery, Heard, Let
 from decodewatch.collector.storage.boots import Places
 from decodewatch.collector.storage.rows import Row
 from decodewatch.shared import tables
-from decodewatch.shared.records import Sample, Turn
+from decodewatch.shared.devices import DESCRIBED
+from decodewatch.shared.records import Event, Sample, Turn
 
 
 def lock(connection: Connection, arrivals: Sequence[Arrival]) -> dict[sql.Key, Row]:
@@ -72,12 +73,16 @@ def _take(row: Row, item: Delivery, places: Places) -> None:
             state.take_sample(row, record, record.t + offset)
         elif isinstance(record, Turn):
             state.take_turn(row, record, record.t + offset)
+        elif isinstance(record, Event):
+            state.take_event(row, record, record.t + offset)
 
 
 def _newest(connection: Connection, device: str) -> Row:
-    """The columns of the newest sample and turn, found anew after a boot was moved."""
-    found: Row = dict.fromkeys(state.SAMPLE_COLUMNS + state.TURN_COLUMNS)
-    sample, turn = tables.sample, tables.turn
+    """The columns of the newest sample, turn and description, found anew after a boot was moved."""
+    found: Row = dict.fromkeys(
+        state.SAMPLE_COLUMNS + state.TURN_COLUMNS + state.DESCRIPTION_COLUMNS
+    )
+    sample, turn, event = tables.sample, tables.turn, tables.event
     of_system = select(sample.c.at, sample.c["values"]).where(
         sample.c.device == device, sample.c.runtime == ""
     )
@@ -94,4 +99,12 @@ def _newest(connection: Connection, device: str) -> Row:
     ).first()
     if last is not None:
         found.update(zip(state.TURN_COLUMNS, last, strict=True))
+    described = connection.execute(
+        select(event.c.at, event.c.data)
+        .where(event.c.device == device, event.c.event == DESCRIBED)
+        .order_by(desc(event.c.at))
+        .limit(1)
+    ).first()
+    if described is not None:
+        found.update(zip(state.DESCRIPTION_COLUMNS, described, strict=True))
     return found

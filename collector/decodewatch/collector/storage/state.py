@@ -8,7 +8,9 @@ collectors that see the same messages, however they take turns, end with the sam
 from typing import Any
 
 from decodewatch.collector.storage.rows import Row
-from decodewatch.shared.records import MAX_INTEGER, Sample, Turn
+from decodewatch.shared.devices import DESCRIBED
+from decodewatch.shared.diagnose.throttle import state_of_shares
+from decodewatch.shared.records import MAX_INTEGER, Event, Sample, Turn
 from decodewatch.shared.sensors import hottest
 from decodewatch.shared.wire import Status
 
@@ -106,7 +108,7 @@ def sample_columns(at: int, values: Any) -> Row:
         "memory_total_bytes": _bytes(values, "mem_total_bytes"),
         "memory_available_bytes": _bytes(values, "mem_available_bytes"),
         "swap_used_bytes": None if total is None or free is None else total - free,
-        "throttle": None,
+        "throttle": state_of_shares(values),
     }
 
 
@@ -131,3 +133,10 @@ def take_turn(row: Row, turn: Turn, at: int) -> None:
         runtime=turn.runtime,
         runtime_memory_bytes=turn.memory_end_bytes,
     )
+
+
+def take_event(row: Row, event: Event, at: int) -> None:
+    """Take the newest description of the device in; other events change nothing."""
+    if event.event != DESCRIBED or (row["described_at"] is not None and at < row["described_at"]):
+        return
+    row.update(described_at=at, description=event.data)

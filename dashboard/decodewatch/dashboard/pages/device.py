@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from decodewatch.dashboard import cells, charts, lists, queries, series, verdicts, view
 from decodewatch.dashboard import format as words
+from decodewatch.shared.energy import joules_a_token, totals
 from decodewatch.shared.sketch import enough_for
 
 URL = "device"
@@ -74,14 +75,17 @@ def _body(name: str, period: view.Period) -> None:
         if device.turn_at is None:
             view.notice(":material/hourglass_empty:", "No turn yet.", view.WRAP_LOOP)
         turns = queries.turns(connection, name, since)
+        stride = queries.stride(moment.now - max(since, device.first_received_at))
+        samples = queries.samples(connection, name, since, stride)
         with st.container(gap="xsmall"):
-            _timelines(connection, device, turns, runtimes, period, moment)
+            _timelines(connection, device, turns, samples, stride, runtimes, period, moment)
         left, right = st.columns(2, gap="medium") if decoding.itl else (None, st.container())
         if left is not None:
             with left:
                 _depth(decoding)
         with right:
             _runtime(device, runtimes)
+        _phases(samples)
         _turns(turns, runtimes, decoding, moment)
         left, right = st.columns([4, 5], gap="medium")
         with left:
@@ -106,6 +110,8 @@ def _head(
         view.connection_badge(device, moment)
         st.markdown(f"**{words.sentence(verdicts.decoded(decoding, period.words))}**")
         st.caption(_facts(connection, device, moment))
+    if device.description:
+        st.caption(f":material/memory: {' · '.join(lists.board(device.description))}")
     if found.advice:
         st.caption(f":material/info: {found.advice}")
     with st.container(border=True):
@@ -128,14 +134,14 @@ def _timelines(
     connection: Connection,
     device: queries.Device,
     turns: Sequence[queries.Turn],
+    samples: Sequence[queries.Sample],
+    stride: int,
     runtimes: Sequence[queries.Runtime],
     period: view.Period,
     moment: view.Moment,
 ) -> None:
     since = moment.now - period.length
     windows = queries.windows(connection, device.device, since)
-    stride = queries.stride(moment.now - max(since, device.first_received_at))
-    samples = queries.samples(connection, device.device, since, stride)
     if not (turns or windows or samples):
         _nothing(device, period, moment)
         return
@@ -145,7 +151,9 @@ def _timelines(
     points = series.turn_points(turns)
     itl = series.itl_over_time(windows, along)
     if turns or windows:
-        _chart("itl", charts.itl_over_time(itl.frame, points, along), "ITL and TPOT over time")
+        bands = series.throttle_bands(samples, along)
+        drawing = charts.itl_over_time(itl.frame, points, along, bands)
+        _chart("itl", drawing, "ITL and TPOT over time, with what held the clocks down")
         _chart("ttft", charts.ttft_of_turns(points, along), "TTFT of each turn over time")
     memory = series.memory_points(turns, lists.names(runtimes))
     if len(memory):
@@ -156,6 +164,12 @@ def _timelines(
     _gauges("heat", heat, charts.temperatures(heat.frame, along), "temperature sensor")
     speed = series.clocks(samples, along)
     _gauges("clocks", speed, charts.clocks(speed.frame, along), "CPU clock")
+    gpu = series.gpu_busy(samples, along)
+    _gauges("gpu", gpu, charts.gpu_busy(gpu.frame, along), "GPU utilisation")
+    dram = series.dram_busy(samples, along)
+    _gauges("dram", dram, charts.dram_busy(dram.frame, along), "DRAM utilisation")
+    rails = series.power(samples, along)
+    _gauges("power", rails, charts.power(rails.frame, along), "power rail")
     st.caption(" ".join(_notes(itl, along, turns, windows, stride, moment)))
 
 
@@ -227,6 +241,25 @@ def _depth(decoding: queries.Decoding) -> None:
         st.caption("ITL against depth: no turn in the period says how deep it was.")
         return
     _chart("depth", charts.itl_by_depth(frame), "ITL percentiles against depth")
+
+
+def _phases(samples: Sequence[queries.Sample]) -> None:
+    st.markdown("##### Prefill, decode and idle")
+    found = totals(sample.phases for sample in samples)
+    if not found:
+        st.caption("No sample of the period tells them apart.")
+        return
+    left, right = st.columns([2, 5], gap="medium")
+    with left:
+        cells.single(cells.token_energy(joules_a_token(found)))
+    with right:
+        table, rail = lists.phases(found)
+        st.table(table, border="horizontal")
+        whose = f"Power is that of {words.inert(series.rail_name(rail), 64)}. " if rail else ""
+        st.caption(
+            f"{whose}By the turns' own times over all runtimes; mixed: some were in prefill and "
+            "others in decode."
+        )
 
 
 def _runtime(device: queries.Device, runtimes: Sequence[queries.Runtime]) -> None:

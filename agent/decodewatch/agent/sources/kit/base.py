@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
+from decodewatch.agent.sources.kit.labels import fitting
+
 Unit = Literal[
     "bytes",
     "bytes_per_second",
@@ -35,6 +37,8 @@ REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 _TOO_LARGE: Final = 1 << 63
 _LONGEST_WORD: Final = 128
+LONGEST_KEY: Final = 128
+"""Characters of a measurement's name and its label: what a record holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Reading:
     `label` tells several sensors of one measurement apart and is '' where there is one only. A
     measurement whose kind is a word has `word` in place of `value`. Exactly one of `value`, `word`
     and `reason` is not None.
+
+    Whatever a sensor is called, the collector takes it: see `labels.fitting`.
     """
 
     measurement: Measurement
@@ -72,6 +78,10 @@ class Reading:
                 f"{self.key}: value {self.value!r}, word {self.word!r}, reason {self.reason!r};"
                 " accepted is exactly one of them"
             )
+        if self.label:
+            label = fitting(self.label, LONGEST_KEY - 1 - len(self.measurement.name))
+            if label is not self.label:
+                object.__setattr__(self, "label", label)
 
     @property
     def known(self) -> bool:
@@ -127,14 +137,31 @@ def first_known(readings: Iterable[Reading]) -> list[Reading]:
     """One reading a key: the first that has a value, else the first reason that is not `absent`.
 
     Several sources may know one thing (a clock from sysfs and from a tool); the one registered
-    first is believed.
+    first is believed. That one of them has no sensor at all is no news where another has one.
     """
     found: dict[str, Reading] = {}
     for reading in readings:
         known = found.get(reading.key)
-        if known is None or (not known.known and (reading.known or known.reason == "absent")):
+        if known is None or (
+            not known.known
+            and (reading.known or (known.reason == "absent" and reading.reason != "absent"))
+        ):
             found[reading.key] = reading
-    return list(found.values())
+    # That there is none without a label is no news beside one that has a label. That it may not be
+    # read is, unless something else can be.
+    labelled: dict[str, bool] = {}
+    for reading in found.values():
+        if reading.label:
+            name = reading.measurement.name
+            labelled[name] = labelled.get(name, False) or reading.known
+    return [
+        reading
+        for reading in found.values()
+        if reading.known
+        or reading.label
+        or labelled.get(reading.measurement.name) is None
+        or (reading.reason != "absent" and not labelled[reading.measurement.name])
+    ]
 
 
 class Source(Protocol):

@@ -62,16 +62,18 @@ class PolledCommand:
             self._fail(now, reason_of(error), f"errno={errno_name(error)}")
 
     def _look(self, child: Spawned, now: float) -> None:
+        # Before reading: all that one printed which has ended is there then. Its output need not be
+        # closed, another program may hold it that it has started and left behind.
+        status = child.status()
         while chunk := child.read():
             self._printed += chunk
             if len(self._printed) > OUTPUT_LIMIT:
                 self._fail(now, "implausible", f"printed_more_than={OUTPUT_LIMIT}")
                 return
-        status = child.status()
         if status is None:
             if now - self._started_at > self._deadline_s:
                 self._fail(now, "transient", f"not_ended_after_s={self._deadline_s:g}")
-        elif chunk is None:
+        else:
             child.kill()
             self._child = None
             if status == 0:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import time
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -10,6 +11,10 @@ from decodewatch.agent.sources.kit.base import Reason
 
 SPAWNED_ENVIRONMENT: Final = {"LC_ALL": "C"}
 """Added to the environment of every child: its words must not depend on the device's language."""
+
+
+_REAP_S: Final = 0.2
+"""A child that was killed is waited for at most so long."""
 
 
 class Spawned(Protocol):
@@ -44,6 +49,7 @@ class _Child:
             stderr=subprocess.DEVNULL,
             env={**os.environ, **SPAWNED_ENVIRONMENT, **environment},
             bufsize=0,
+            start_new_session=True,  # a group of its own, so that what it starts ends with it
         )
         self.pid = self._process.pid
         assert self._process.stdout is not None
@@ -59,13 +65,38 @@ class _Child:
             return b""
 
     def status(self) -> int | None:
+        if self._process.returncode is None and self._has_ended():
+            self._kill_group()
         return self._process.poll()
 
     def kill(self) -> None:
+        import subprocess
+
         self._output.close()
-        if self._process.poll() is None:
+        if self.status() is None:
+            self._kill_group()
             self._process.kill()
-            self._process.wait()
+            try:
+                self._process.wait(_REAP_S)
+            except subprocess.TimeoutExpired:
+                pass  # it hangs in a driver, where nothing ends it; `subprocess` waits for it later
+
+    def _has_ended(self) -> bool:
+        """Whether it has ended, which leaves its number, and so its group's, to nobody else yet."""
+        if not hasattr(os, "waitid"):
+            return False  # Android's Python; there, what it started may live on
+        try:
+            look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, look) is not None
+        except ChildProcessError:
+            return False  # somebody else has waited for it
+
+    def _kill_group(self) -> None:
+        """End what it started and left behind, but for what went into a session of its own."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # nothing is left, or what is left is somebody else's
 
 
 class Kernel:
@@ -73,7 +104,8 @@ class Kernel:
 
     def open(self, path: str) -> int:
         """A file descriptor to read from. Raises OSError."""
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Never waiting: what should be a file may be a pipe that nobody writes to.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def pread(self, fd: int, count: int, offset: int) -> bytes:
         """At most `count` bytes from `offset` on. Raises OSError."""
@@ -117,6 +149,10 @@ KERNEL: Final = Kernel()
 _PERMANENT: Final[dict[int, Reason]] = {
     errno.ENOENT: "absent",
     errno.ENOTDIR: "absent",
+    errno.EISDIR: "absent",  # no such file: a folder, a pipe
+    errno.ESPIPE: "absent",
+    errno.EISDIR: "absent",
+    errno.ELOOP: "absent",
     errno.ENODEV: "absent",
     errno.ESRCH: "absent",
     errno.EACCES: "denied",

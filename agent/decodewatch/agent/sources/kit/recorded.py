@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from decodewatch.agent.sources.kit.kernel import Kernel, Spawned
+from decodewatch.agent.sources.kit.kernel import KERNEL, Kernel, Spawned
 from decodewatch.agent.sources.kit.text import only_number
+
+_RECORDED_LIMIT: Final = 1 << 20  # bytes of a recorded output, or of the list of errors
 
 # Others fail when the open file is read.
 _AT_OPEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.EMFILE})
@@ -62,11 +64,13 @@ class RecordedKernel(Kernel):
 
     def spawn(self, command: Sequence[str], environment: dict[str, str] | None = None) -> Spawned:
         name = "_".join((os.path.basename(command[0]), *command[1:]))  # noqa: PTH119
-        return _Printed((self.root / "cmd" / f"{name}.txt").read_bytes())
+        return _Printed(_content(self.root / "cmd" / f"{name}.txt"))
 
     def page_bytes(self) -> int:
-        file = self.root / "cmd/getconf_PAGESIZE.txt"
-        recorded = only_number(file.read_bytes()) if file.exists() else None
+        try:
+            recorded = only_number(_content(self.root / "cmd/getconf_PAGESIZE.txt"))
+        except OSError:
+            recorded = None
         return recorded or super().page_bytes()
 
     def name(self, path: str) -> str:
@@ -101,10 +105,22 @@ class _Printed:
 
 def _faults(table: Path) -> dict[str, int]:
     faults: dict[str, int] = {}
-    if table.exists():
-        for line in table.read_text("utf-8", "replace").splitlines():
-            path, tab, rest = line.partition("\t")
-            number = getattr(errno, rest.split()[0], None) if rest.split() else None
-            if tab and path.startswith("/") and isinstance(number, int):
-                faults[path] = number
+    try:
+        content = _content(table)
+    except OSError:
+        return faults  # none are listed, or nothing can be read at all
+    for line in content.decode("utf-8", "replace").splitlines():
+        path, tab, rest = line.partition("\t")
+        number = getattr(errno, rest.split()[0], None) if rest.split() else None
+        if tab and path.startswith("/") and isinstance(number, int):
+            faults[path] = number
     return faults
+
+
+def _content(file: Path) -> bytes:
+    """The beginning of a file, not waiting where it is a pipe. Raises OSError."""
+    fd = KERNEL.open(str(file))
+    try:
+        return KERNEL.pread(fd, _RECORDED_LIMIT, 0)
+    finally:
+        KERNEL.close(fd)

@@ -1,0 +1,1 @@
+"""Servers that say over HTTP how they are: llama-server and vLLM. `scraper` asks them."""

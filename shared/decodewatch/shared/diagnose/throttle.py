@@ -1,0 +1,689 @@
+"""What holds the clocks of a device down, if anything. Pure.
+
+A clock that is low says little: at low load that is how power is saved. So what counts is, in this
+order, what the hardware, its firmware or the kernel itself says (a cooling device that is in use, a
+counter that grows, a bit that is set), then a setting that was changed, and a clock only where the
+device is loaded and something else speaks against it as well.
+
+- power: the supply voltage is too low, say the firmware of a Raspberry Pi or OC1 of a Jetson.
+- over_current: OC2 of a Jetson; OC3 where it takes time, or where clocks under load fell with it.
+- thermal: a cooling device that limits clocks is in use; the throttle counters of a PC grow; the
+  GPU's driver or the firmware says so; a sensor is at its passive trip point and clocks are down
+  under load; a cap fell in heat.
+- power: a power limit is reached, says the GPU's driver, or RAPL with clocks down under load.
+- policy: the power mode or a cap was changed while it was cool, which is no throttling.
+
+This is the order of severity: of several causes the first is the state, and the others are named in
+its evidence. A voltage that sags comes first, since it restarts boards and spoils storage,
+and since the firmware of a Raspberry Pi sets its other bits because of it. A power limit comes
+after heat: many GPUs are at it whenever they work.
+
+OC1 is `power` because it is the same thing as the Raspberry Pi's bit, with the same remedy: the
+input voltage, and not what the module draws. OC2 (the mean) and OC3 (the peaks) are of the current.
+OC3 alone is no verdict: on an Orin Nano it ticks up to 30 times a second while the board does next
+to nothing, and then costs it less than 1 % of its time. A duty is not made up from the number of
+ticks, because ticks are not all of one length.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from decodewatch.shared.records import THROTTLE_STATES, Measured, Scalar
+from decodewatch.shared.sensors import TEMPERATURE, is_junction
+
+Confidence = Literal["high", "low"]
+"""high: the hardware, its firmware or the kernel says so itself, or settings were seen to change.
+low: concluded from clocks and temperatures."""
+Unreadable = Literal["absent", "denied", "transient"]
+Levels = Mapping[str, Mapping[str, float]]
+"""Measurement → label ('' where it has none) → value."""
+
+SHARE: Final = "throttled_share"
+"""The measurement that the agent makes of its verdicts, one label a state."""
+THROTTLED: Final = tuple(state for state in THROTTLE_STATES if state not in ("none", "unknown"))
+
+PASSIVE: Final = "temp_passive_celsius"
+COOLING: Final = "cooling_share"
+GPU_LEVEL: Final = "gpu_thermal_level"
+OC_EVENTS: Final = "overcurrent_events"
+OC_TIME: Final = "overcurrent_microseconds"
+CPU_EVENTS: Final = "cpu_throttle_events"
+CPU_TIME: Final = "cpu_throttle_microseconds"
+FIRMWARE: Final = "firmware_limit"
+FIRMWARE_BEFORE: Final = "firmware_limit_since_boot"
+GPU_LIMIT: Final = "gpu_limited"
+ALARM: Final = "power_alarm"
+POWER: Final = "power_watts"
+POWER_LIMIT: Final = "power_limit_watts"
+CPU_MAX: Final = "cpu_max_hertz"
+CPU_MIN: Final = "cpu_min_hertz"
+CPU_HW_MAX: Final = "cpu_hw_max_hertz"
+POWER_MODE: Final = "power_mode"
+CAPS: Final = (CPU_MAX, "gpu_max_hertz", "dram_max_hertz", "power_cap_hertz")
+"""What a clock may not exceed."""
+COUNTERS: Final = (OC_EVENTS, OC_TIME, CPU_EVENTS, CPU_TIME)
+READ: Final = frozenset(
+    (
+        TEMPERATURE, PASSIVE, COOLING, GPU_LEVEL, *COUNTERS, FIRMWARE, FIRMWARE_BEFORE, GPU_LIMIT,
+        ALARM, POWER, POWER_LIMIT, *CAPS, CPU_MIN, CPU_HW_MAX, POWER_MODE, "cpu_hertz",
+        "cpu_mean_hertz", "cpu_busy_share", "gpu_hertz", "gpu_busy_share",
+    )
+)  # fmt: skip
+"""Every measurement that a verdict may rest on."""
+
+LOADED: Final = 0.8
+"""Busy for such a share of the time, a governor gives all that is allowed: the kernel's schedutil
+asks for 1.25 times what is used."""
+WORKING: Final = 0.3
+"""Less busy than this, a device has no work that could be held up."""
+SLOW: Final = 0.9
+"""Below such a share of what it should be a clock counts as down. Turbo, rounding to steps and
+reading a moment later stay above it."""
+SETTLE_S: Final = 3.0
+"""A clock has to be down, and a setting changed, for so long: governors take tenths of a second,
+and programs that set modes write one file after the other."""
+AT_TRIP_C: Final = 1.0
+"""So close below its passive trip point a sensor is at it: sensors lag behind the chip."""
+NEAR_TRIP_C: Final = 10.0
+HOT_C: Final = 70.0
+"""A sensor is hot less than `NEAR_TRIP_C` below its passive trip point, or from `HOT_C` on where
+there is none. Only a cap that falls is judged by it."""
+DUTY: Final = 0.02
+"""OC3 holds the clocks where it takes a larger share of the time than this."""
+DUTY_OVER_S: Final = 5.0
+"""The counters of a Jetson are written every 2 s: over less, no share can be told."""
+_CAPPED: Final = 0.97
+_AT_LIMIT: Final = 0.97
+_MOST_EVIDENCE: Final = 14
+_LONGEST: Final = 256  # characters that the text of an event may have
+
+
+class Increase(NamedTuple):
+    """By how much a counter grew, and in how many seconds."""
+
+    amount: float
+    seconds: float
+
+
+class Heat(NamedTuple):
+    """The sensor of the chip that is closest to its passive trip point, else the hottest."""
+
+    sensor: str
+    celsius: float
+    passive: float | None
+
+    @property
+    def at_trip(self) -> bool:
+        """Whether it is at its passive trip point."""
+        return self.passive is not None and self.celsius >= self.passive - AT_TRIP_C
+
+    @property
+    def hot(self) -> bool:
+        """Whether heat may be why a cap falls."""
+        if self.passive is None:
+            return self.celsius >= HOT_C
+        return self.celsius >= self.passive - NEAR_TRIP_C
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of the CPU or of a GPU against what is allowed.
+
+    `below_s` says for how long it has been down against that while it was loaded, `fallen_s`
+    against the best share of it that was seen under load.
+    """
+
+    domain: str
+    hertz: float
+    allowed_hertz: float
+    busy: float | None
+    below_s: float = 0.0
+    fallen_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Of what is allowed."""
+        return self.hertz / self.allowed_hertz
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it should run at what is allowed."""
+        return self.busy is not None and self.busy >= LOADED
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A setting that was lowered, or a power mode that was changed, and how warm it was then.
+
+    `hot` is None where no temperature of the chip was known.
+    """
+
+    name: str
+    before: float | str
+    after: float | str
+    ago_s: float
+    hot: bool | None
+    celsius: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a device shows now, and what of the moments before bears on it."""
+
+    levels: Levels = field(default_factory=dict)
+    increases: Mapping[str, Mapping[str, Increase | None]] = field(default_factory=dict)
+    """Of the counters that can be read; None: not known yet."""
+    unknown: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Why measurements are not known."""
+    at_rest: Mapping[str, float] = field(default_factory=dict)
+    """The lowest state of each cooling device while it was cool: phones leave some in use."""
+    clocks: Sequence[Clock] = ()
+    lowered: Sequence[Lowered] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What holds the clocks down: one of `records.THROTTLE_STATES`.
+
+    `sentence` says why and what to do. `watched` names what could have shown throttling; where that
+    is nothing the state is unknown, and `reason` says why.
+    """
+
+    state: str
+    confidence: Confidence
+    evidence: Mapping[str, Scalar]
+    sentence: str
+    watched: tuple[str, ...]
+    reason: Unreadable | None = None
+
+
+def heat(levels: Levels) -> Heat | None:
+    """How close the chip is to its trip points; None where no sensor of it is known.
+
+    A sensor without a trip point of its own is held against the lowest one of the others.
+    """
+    trips = {label: trip for label, trip in _of(levels, PASSIVE).items() if is_junction(label)}
+    lowest = min(trips.values(), default=None)
+    found = [
+        Heat(label, celsius, trips.get(label, lowest))
+        for label, celsius in _of(levels, TEMPERATURE).items()
+        if is_junction(label)
+    ]
+    return max(
+        found, key=lambda one: (one.celsius - (one.passive or 0.0), one.sensor), default=None
+    )
+
+
+def cooling(levels: Levels) -> dict[str, float]:
+    """The states of what cools by slowing down: 0 is not in use."""
+    found = dict(_of(levels, COOLING))
+    for label, level in _of(levels, GPU_LEVEL).items():
+        found[f"{GPU_LEVEL}:{label}" if label else GPU_LEVEL] = level
+    return found
+
+
+def used(seen: Seen) -> dict[str, float]:
+    """The cooling devices that are further in use than they are at rest."""
+    return {
+        label: state
+        for label, state in cooling(seen.levels).items()
+        if state > seen.at_rest.get(label, 0.0)
+    }
+
+
+def clocks(levels: Levels) -> list[Clock]:
+    """The CPU's clock, that of the policy which comes closest to what is allowed, and each GPU's.
+
+    Only the best policy tells: the others may have nothing to do.
+    """
+    found = []
+    allowed = {**_of(levels, CPU_HW_MAX), **_of(levels, CPU_MAX)}
+    running = {**_of(levels, "cpu_hertz"), **_of(levels, "cpu_mean_hertz")}
+    cpu = [
+        Clock("cpu", hertz, allowed[label], _of(levels, "cpu_busy_share").get(""))
+        for label, hertz in running.items()
+        if allowed.get(label, 0.0) > 0
+    ]
+    if cpu:
+        found.append(max(cpu, key=lambda one: one.share))
+    most = _of(levels, "gpu_max_hertz")
+    for label, hertz in _of(levels, "gpu_hertz").items():
+        if most.get(label, 0.0) > 0:
+            busy = _of(levels, "gpu_busy_share").get(label)
+            found.append(Clock(f"gpu:{label}" if label else "gpu", hertz, most[label], busy))
+    return found
+
+
+def busiest(levels: Levels) -> float | None:
+    """The busy share of the CPU or of the GPU, the larger one; None where neither is known."""
+    found = [*_of(levels, "gpu_busy_share").values()]
+    cpu = _of(levels, "cpu_busy_share").get("")
+    return max([*found, cpu] if cpu is not None else found, default=None)
+
+
+def judge(seen: Seen) -> Verdict:
+    """The verdict, by what is seen."""
+    warmth = heat(seen.levels)
+    causes = [cause for look in _BY_SEVERITY if (cause := look(seen, warmth)) is not None]
+    watched, sure = _watched(seen, warmth)
+    around = _around(seen, warmth)
+    if causes:
+        first = causes[0]
+        also = dict.fromkeys(cause.state for cause in causes if cause.state != first.state)
+        evidence = {**first.evidence, **({"also": ", ".join(also)} if also else {}), **around}
+        return Verdict(first.state, first.confidence, _few(evidence), first.sentence, watched)
+    unclear = _unclear(seen, warmth)
+    if unclear is not None:
+        told, shown = unclear
+        sentence = (
+            f"Not known: {told}, and nothing that can be read says why. Let the agent read the "
+            "thermal zones and cooling devices."
+        )
+        reason = _why_unknown(seen, (TEMPERATURE, COOLING))
+        evidence = {**shown, **around}
+        return Verdict("unknown", "low", _few(evidence), _cut(sentence), watched, reason)
+    if not watched:
+        reason = _why_unknown(seen, (COOLING, PASSIVE, OC_EVENTS, CPU_EVENTS, FIRMWARE, GPU_LIMIT))
+        return Verdict("unknown", "low", _few(around), _UNKNOWN[reason], watched, reason)
+    told = ", ".join(watched)
+    sentence = f"Nothing holds the clocks down. Watched: {told}."
+    evidence = {"watched": told, **around}
+    return Verdict("none", "high" if sure else "low", _few(evidence), _cut(sentence), watched)
+
+
+def state_of_shares(values: Mapping[str, Measured]) -> str | None:
+    """The state of an interval by a sample's `throttled_share:*`: that of most of its time.
+
+    `none` only where there was nothing else at all: a state that held for a second counts. None
+    where the sample has no such share.
+    """
+    shares: dict[str, float] = {}
+    for state in THROTTLED:
+        value = values.get(f"{SHARE}:{state}")
+        if value is not None:
+            shares[state] = value[0] if isinstance(value, (tuple, list)) else value
+    if not shares:
+        return None
+    # Of equal shares the more severe one.
+    state = max(_SEVERITY, key=lambda one: shares.get(one, 0.0))
+    return state if shares.get(state, 0.0) > 0 else "none"
+
+
+# The causes: each looks for one, and says what speaks for it.
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    state: str
+    confidence: Confidence
+    evidence: Mapping[str, Scalar]
+    lead: str
+    phrases: Sequence[str]
+    advice: str
+
+    @property
+    def sentence(self) -> str:
+        """Why, in as many words as there is room for, and what to do."""
+        tries = [
+            f"{self.lead}: {'; '.join(self.phrases[:most])}. {self.advice}" for most in (3, 2, 1)
+        ]
+        return next((text for text in tries if len(text) <= _LONGEST), _cut(tries[-1]))
+
+
+def _under_voltage(seen: Seen, warmth: Heat | None) -> _Cause | None:
+    evidence: dict[str, Scalar] = {}
+    phrases = []
+    if _of(seen.levels, FIRMWARE).get("under_voltage", 0.0) > 0:
+        slowed = [
+            name
+            for name in ("frequency_capped", "throttled")
+            if _of(seen.levels, FIRMWARE).get(name)
+        ]
+        evidence["firmware"] = ", ".join(["under_voltage", *slowed])
+        phrases.append("the firmware sees it" + (" and slows the CPU" if slowed else ""))
+    sagged = _grown(seen, OC_EVENTS, "oc1")
+    if sagged is not None:
+        evidence["oc1_events"] = sagged.amount
+        phrases.append(f"OC1 {_times(sagged)}")
+    if not phrases:
+        return None
+    advice = "Use a stronger supply or a shorter cable, or a lower power mode."
+    return _Cause("power", "high", evidence, "The supply voltage is too low", phrases, advice)
+
+
+def _over_current(seen: Seen, warmth: Heat | None) -> _Cause | None:
+    evidence: dict[str, Scalar] = {}
+    phrases = []
+    confidence: Confidence = "high"
+    drawn = _grown(seen, OC_EVENTS, "oc2")
+    if drawn is not None:
+        evidence["oc2_events"] = drawn.amount
+        phrases.append(f"OC2 {_times(drawn)}")
+    duty = oc3_duty(seen)
+    busy = busiest(seen.levels)
+    if duty is not None and duty > DUTY and (busy is None or busy >= WORKING):
+        evidence["oc3_duty_share"] = round(duty, 4)
+        phrases.append(f"OC3 takes {_percent(duty)} of the time")
+    fallen = next((one for one in seen.clocks if one.fallen_s >= SETTLE_S), None)
+    if fallen is not None:
+        ticked = _grown(seen, OC_EVENTS, "oc3")
+        alarms = sorted(label for label, on in _of(seen.levels, ALARM).items() if on > 0)
+        signs = ([f"OC3 {_times(ticked)}"] if ticked is not None else []) + [
+            f"the current of {label} is at its limit" for label in alarms[:1]
+        ]
+        if signs:
+            confidence = "high" if phrases else "low"
+            evidence.update(_clock_evidence(fallen))
+            evidence["fallen_seconds"] = round(fallen.fallen_s, 1)
+            phrases.append(f"{' and '.join(signs)} while {_clock(fallen)}")
+    if not phrases:
+        return None
+    advice = "Choose a lower power mode or cap the clocks, or use a supply that the board asks for."
+    lead = "The module draws more current than allowed"
+    return _Cause("over_current", confidence, evidence, lead, phrases, advice)
+
+
+def _thermal(seen: Seen, warmth: Heat | None) -> _Cause | None:
+    evidence: dict[str, Scalar] = {}
+    phrases = [*_cooling_phrases(seen, evidence), *_counted_phrases(seen, evidence)]
+    if _of(seen.levels, GPU_LIMIT).get("thermal", 0.0) > 0:
+        evidence["gpu_limited"] = "thermal"
+        phrases.append("the GPU's driver says that heat slows it")
+    phrases += _firmware_phrases(seen, evidence)
+    confidence: Confidence = "high" if phrases else "low"
+    slow = next((one for one in seen.clocks if one.below_s >= SETTLE_S), None)
+    if warmth is not None and warmth.at_trip and slow is not None:
+        evidence.update(_clock_evidence(slow))
+        evidence["below_seconds"] = round(slow.below_s, 1)
+        phrases.append(f"{_heat(warmth)} and {_clock(slow)}")
+    capped = next((one for one in _settled(seen) if one.hot), None)
+    if capped is not None:
+        evidence.update(_change_evidence(capped))
+        phrases.append(_change(capped))
+    if not phrases:
+        return None
+    advice = "Give it air or a fan, or choose a lower power mode."
+    return _Cause("thermal", confidence, evidence, "Heat holds the clocks down", phrases, advice)
+
+
+def _cooling_phrases(seen: Seen, evidence: dict[str, Scalar]) -> Iterable[str]:
+    """Of cooling devices in use: more than at rest, or so that the caps that they set are seen.
+
+    The cap may be of somebody who changed it while it was cool, and the state one of rest.
+    """
+    in_use = used(seen)
+    capped = _capped(seen.levels)
+    if not in_use and capped is not None and not _settled(seen):
+        in_use = {label: state for label, state in cooling(seen.levels).items() if state > 0}
+    if not in_use:
+        return
+    label = max(in_use, key=lambda one: (in_use[one], one))
+    level = f"{in_use[label]:g}" if label.startswith(GPU_LEVEL) else _percent(in_use[label])
+    evidence["cooling"] = f"{label} {level}"
+    if len(in_use) > 1:
+        evidence["cooling_devices"] = len(in_use)
+    phrase = f"the cooling device {label} is at {level} of its range"
+    if label.startswith(GPU_LEVEL):
+        phrase = f"the GPU's thermal level is {level}"
+    if capped is not None:
+        policy, share = capped
+        evidence["capped"] = f"{policy} {_percent(share)}"
+        phrase += f" and {policy} may run at {_percent(share)} of its highest clock"
+    yield phrase
+
+
+def _counted_phrases(seen: Seen, evidence: dict[str, Scalar]) -> Iterable[str]:
+    for label in sorted({*seen.increases.get(CPU_TIME, ()), *seen.increases.get(CPU_EVENTS, ())}):
+        time, events = _grown(seen, CPU_TIME, label), _grown(seen, CPU_EVENTS, label)
+        if time is not None:
+            share = min(time.amount / 1e6 / time.seconds, 1.0)
+            evidence["throttled_by_counter"] = f"{label} {_percent(share)}"
+            yield f"{label or 'the CPU'} was throttled for {_percent(share)} of the time"
+        elif events is not None:
+            evidence["throttled_by_counter"] = f"{label} {events.amount:g} times"
+            yield f"{label or 'the CPU'} was throttled {_times(events)}"
+
+
+def _firmware_phrases(seen: Seen, evidence: dict[str, Scalar]) -> Iterable[str]:
+    found = _of(seen.levels, FIRMWARE)
+    # With a low voltage the firmware sets these because of it.
+    sagging = found.get("under_voltage", 0.0) > 0
+    names = ["soft_temp_limit"] if sagging else ["soft_temp_limit", "throttled", "frequency_capped"]
+    bits = [name for name in names if found.get(name, 0.0) > 0]
+    if bits:
+        evidence["firmware"] = ", ".join(bits)
+        yield f"the firmware says {' and '.join(bits).replace('_', ' ')}"
+
+
+def _power_limit(seen: Seen, warmth: Heat | None) -> _Cause | None:
+    evidence: dict[str, Scalar] = {}
+    phrases = []
+    confidence: Confidence = "low"
+    if _of(seen.levels, GPU_LIMIT).get("power", 0.0) > 0:
+        confidence = "high"
+        evidence["gpu_limited"] = "power"
+        phrases.append("the GPU's driver says that it is at its power limit")
+    slow = next((c for c in seen.clocks if c.domain == "cpu" and c.below_s >= SETTLE_S), None)
+    if slow is not None:
+        for domain, limit in _of(seen.levels, POWER_LIMIT).items():
+            watts = _of(seen.levels, POWER).get(domain)
+            if watts is not None and 0 < limit * _AT_LIMIT <= watts:
+                evidence.update(power_watts=round(watts, 2), power_limit_watts=round(limit, 2))
+                evidence.update(_clock_evidence(slow))
+                phrases.append(f"{domain} draws {watts:.3g} of {limit:.3g} W and {_clock(slow)}")
+                break
+    if not phrases:
+        return None
+    advice = "Raise the limit where supply and cooling allow it, or expect this speed."
+    return _Cause("power", confidence, evidence, "A power limit is reached", phrases, advice)
+
+
+def _policy(seen: Seen, warmth: Heat | None) -> _Cause | None:
+    changes = [one for one in _settled(seen) if one.hot is False]
+    if not changes:
+        return None
+    # A mode says more than the caps that it sets.
+    first = min(changes, key=lambda one: (isinstance(one.before, float | int), -one.ago_s))
+    evidence = _change_evidence(first)
+    if len(changes) > 1:
+        evidence["settings_changed"] = len(changes)
+    advice = "Set it back if nobody wanted that (on a Jetson with nvpmodel or jetson_clocks)."
+    lead = "Not throttled, a setting was changed"
+    return _Cause("policy", "high", evidence, lead, [_change(first)], advice)
+
+
+_BY_SEVERITY: Final[tuple[Callable[[Seen, Heat | None], _Cause | None], ...]] = (
+    _under_voltage,
+    _over_current,
+    _thermal,
+    _power_limit,
+    _policy,
+)
+_SEVERITY: Final = ("power", "over_current", "thermal", "policy")
+
+
+def oc3_duty(seen: Seen) -> float | None:
+    """The share of the time that OC3 takes; None where it is not known, or not for long enough."""
+    increase = seen.increases.get(OC_TIME, {}).get("oc3")
+    if increase is None or increase.seconds < DUTY_OVER_S:
+        return None
+    return increase.amount / 1e6 / increase.seconds
+
+
+def _unclear(seen: Seen, warmth: Heat | None) -> tuple[str, dict[str, Scalar]] | None:
+    """A cap that fell, or that has been there all along, where neither heat nor what cools can be
+    read: on Android a cap is all that an app sees of both."""
+    if warmth is not None or _of(seen.levels, COOLING):
+        return None
+    changed = next((one for one in _settled(seen) if one.hot is None), None)
+    if changed is not None:
+        return _change(changed), _change_evidence(changed)
+    capped = _capped(seen.levels)
+    if capped is None:
+        return None
+    policy, share = capped
+    told = f"{policy} may run at {_percent(share)} of its highest clock"
+    return told, {"capped": f"{policy} {_percent(share)}"}
+
+
+# What could have shown throttling.
+
+_UNKNOWN: Final[Mapping[Unreadable, str]] = {
+    "absent": "Not known: this machine shows nothing that would say so.",
+    "denied": "Not known: this user may read nothing that would say so. Give the agent the rights "
+    "that the installation guide names.",
+    "transient": "Not known now: what would say so could not be read.",
+}
+
+
+def _watched(seen: Seen, warmth: Heat | None) -> tuple[tuple[str, ...], bool]:
+    """What is readable that throttling would show in, and whether any of it speaks of now."""
+    counted = {
+        "the CPU's throttle counters": (CPU_TIME, CPU_EVENTS),
+        "over-current counters": (OC_EVENTS,),
+    }
+    said = {
+        "cooling devices": bool(_of(seen.levels, COOLING)),
+        "the GPU's thermal level": bool(_of(seen.levels, GPU_LEVEL)),
+        "the firmware": bool(_of(seen.levels, FIRMWARE)),
+        "the GPU's driver": bool(_of(seen.levels, GPU_LIMIT)),
+        "temperatures against trip points": warmth is not None and warmth.passive is not None,
+    }
+    found = [name for name, there in said.items() if there]
+    sure = bool(found)
+    for name, counters in counted.items():
+        known = [one for counter in counters for one in seen.increases.get(counter, {}).values()]
+        if known:
+            found.append(name)
+            sure = sure or any(one is not None for one in known)
+    # A CPU that runs at all that the hardware can is held by nothing, whoever is silent.
+    if _capped(seen.levels) is None and any(
+        one.domain == "cpu" and one.loaded and one.share >= SLOW for one in seen.clocks
+    ):
+        found.append("the clock under load")
+    return tuple(found), sure
+
+
+def _why_unknown(seen: Seen, names: Iterable[str]) -> Unreadable:
+    reasons = {reason for name in names for reason in seen.unknown.get(name, ())}
+    return "denied" if "denied" in reasons else "transient" if "transient" in reasons else "absent"
+
+
+def _around(seen: Seen, warmth: Heat | None) -> dict[str, Scalar]:
+    """What belongs to any verdict, as far as it is known."""
+    found: dict[str, Scalar] = {}
+    if warmth is not None:
+        found["sensor"] = warmth.sensor
+        found["tj_celsius"] = round(warmth.celsius, 1)
+        if warmth.passive is not None:
+            found["passive_celsius"] = round(warmth.passive, 1)
+    for one in seen.clocks[:2]:
+        found.update(_clock_evidence(one))
+    busy = busiest(seen.levels)
+    if busy is not None:
+        found["busy_share"] = round(busy, 2)
+    ticked = _grown(seen, OC_EVENTS, "oc3")
+    if ticked is not None:
+        found["oc3_per_second"] = round(ticked.amount / ticked.seconds, 1)
+    alarms = sorted(label for label, on in _of(seen.levels, ALARM).items() if on > 0)
+    if alarms:
+        found["power_alarm"] = ", ".join(alarms[:4])
+    before = [name for name, on in _of(seen.levels, FIRMWARE_BEFORE).items() if on > 0]
+    if before:
+        found["since_boot"] = ", ".join(sorted(before)[:4])
+    return found
+
+
+# Small helpers.
+
+
+def _of(levels: Levels, name: str) -> Mapping[str, float]:
+    return levels.get(name, {})
+
+
+def _grown(seen: Seen, name: str, label: str) -> Increase | None:
+    """By how much a counter grew, where it is known to have grown."""
+    increase = seen.increases.get(name, {}).get(label)
+    return (
+        increase if increase is not None and increase.amount > 0 and increase.seconds > 0 else None
+    )
+
+
+def _settled(seen: Seen) -> list[Lowered]:
+    return [one for one in seen.lowered if one.ago_s >= SETTLE_S]
+
+
+def _capped(levels: Levels) -> tuple[str, float] | None:
+    """The policy whose cap is furthest below what the hardware can, and the share; None: none."""
+    found = [
+        (label, cap / top)
+        for label, cap in _of(levels, CPU_MAX).items()
+        if (top := _of(levels, CPU_HW_MAX).get(label, 0.0)) > 0 and cap < _CAPPED * top
+    ]
+    return min(found, key=lambda one: one[1], default=None)
+
+
+def _clock_evidence(clock: Clock) -> dict[str, Scalar]:
+    name = clock.domain.replace(":", "_")
+    return {
+        f"{name}_hertz": round(clock.hertz),
+        f"{name}_allowed_hertz": round(clock.allowed_hertz),
+    }
+
+
+def _change_evidence(change: Lowered) -> dict[str, Scalar]:
+    unit = "" if isinstance(change.before, str) else "_hertz"
+    return {
+        "setting": change.name[:128],
+        f"before{unit}": change.before,
+        f"after{unit}": change.after,
+        "changed_seconds_ago": round(change.ago_s),
+    }
+
+
+def _change(change: Lowered) -> str:
+    at = "" if change.celsius is None else f" at {change.celsius:.0f} °C"
+    before, after = (
+        one if isinstance(one, str) else _hertz(one) for one in (change.before, change.after)
+    )
+    return (
+        f"{change.name[:64]} went from {before[:32]} to {after[:32]} {_span(change.ago_s)} ago{at}"
+    )
+
+
+def _clock(clock: Clock) -> str:
+    who = clock.domain.upper()
+    return f"the {who} under load runs at {_hertz(clock.hertz)} of {_hertz(clock.allowed_hertz)}"
+
+
+def _heat(warmth: Heat) -> str:
+    return f"{warmth.sensor} is at {warmth.celsius:.0f} °C of {warmth.passive or 0:.0f} °C"
+
+
+def _hertz(value: float) -> str:
+    return f"{value / 1e9:.3g} GHz" if value >= 1e9 else f"{value / 1e6:.3g} MHz"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g} %" if share < 0.095 else f"{share * 100:.0f} %"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _times(increase: Increase) -> str:
+    count = f"{increase.amount:.0f} times" if increase.amount != 1 else "once"
+    return f"{count} in {max(increase.seconds, 1):.0f} s"
+
+
+def _few(evidence: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {
+        name: _cut(value) if isinstance(value, str) else value
+        for name, value in list(evidence.items())[:_MOST_EVIDENCE]
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
