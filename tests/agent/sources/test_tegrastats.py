@@ -452,7 +452,7 @@ def known(record: list[Reading]) -> list[tuple[str, Value]]:
 LINES = [line for content in ALL.values() for line in content.splitlines()]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_bytes_however_mangled_raise_or_show_what_cannot_be(data: st.DataObject) -> None:
     line = bytearray(data.draw(st.sampled_from(LINES)))

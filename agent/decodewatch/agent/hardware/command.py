@@ -35,7 +35,8 @@ def run(folder: Path, seconds: float, threads: int | None, *, as_json: bool) -> 
         dram_max_hertz=limits.allowed,
     )
     result = ceiling.ceiling(device.row, limits, mode, [kept])
-    file = measurements.store(folder, kept)
+    # Fewer threads than cores are a trial: the ceiling is that of all of them.
+    file = measurements.store(folder, kept) if threads is None else None
     if as_json:
         print(json.dumps(_fields(device, measured, kept, result, file)))
     else:
@@ -44,7 +45,7 @@ def run(folder: Path, seconds: float, threads: int | None, *, as_json: bool) -> 
 
 
 def _fields(
-    device: Board, measured: Measured, kept: Measurement, result: Ceiling, file: Path
+    device: Board, measured: Measured, kept: Measurement, result: Ceiling, file: Path | None
 ) -> dict[str, Any]:
     spec, row = result.specification, device.row
     return {
@@ -65,13 +66,13 @@ def _fields(
         "ceiling_from": result.origin,
         "buffer_bytes": measured.buffer_bytes,
         "seconds": round(measured.seconds, 3),
-        "kept_in": str(file),
+        "kept_in": None if file is None else str(file),
         "meaning": meaning(device, measured, result),
     }
 
 
 def _lines(
-    device: Board, measured: Measured, kept: Measurement, result: Ceiling, file: Path
+    device: Board, measured: Measured, kept: Measurement, result: Ceiling, file: Path | None
 ) -> list[str]:
     spec, row = result.specification, device.row
     name = device.model or device.cpu or "this device"
@@ -92,7 +93,7 @@ def _lines(
         f"ratio          {ratio}",
         f"power mode     {kept.power_mode or 'unknown'}",
         f"buffer         {measured.buffer_bytes >> 20} MiB, {measured.seconds:.1f} s",
-        f"kept in        {file}",
+        f"kept in        {file or 'nowhere: --threads makes it a trial'}",
         meaning(device, measured, result),
     ]
 
