@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 # What the tests use besides Python packages: a real broker, a real browser, a real PostgreSQL, and what
 # compiles and runs the examples that are not Python.
-SYSTEM_PACKAGES := mosquitto chromium chromium-driver postgresql gcc libc6-dev curl
+SYSTEM_PACKAGES := mosquitto chromium chromium-driver postgresql gcc libc6-dev curl openssl
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: demo test lint types imports unit python310 system-packages engines bench clean

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from decodewatch.agent import sources, throttle
+from decodewatch.agent.proxy.settings import ProxySettings
 from decodewatch.agent.runtimes import cgroup, process
 from decodewatch.agent.scrape import scraper
 from decodewatch.agent.settings import AgentSettings
@@ -16,16 +17,17 @@ from decodewatch.collector.broker import EmbeddedSettings
 from decodewatch.collector.settings import CollectorSettings
 from decodewatch.collector.up import UpSettings
 from decodewatch.dashboard.settings import DashboardSettings
-from decodewatch.shared.settings import DEFAULT_FILE, describe
+from decodewatch.shared.settings import DEFAULT_FILE, TABLES, describe
 
 FOLDER = Path(__file__).resolve().parent
-SECTIONS = (
-    ("agent", "decodewatch agent run", AgentSettings),
-    ("collector", "decodewatch collector", CollectorSettings),
-    ("dashboard", "decodewatch dashboard run", DashboardSettings),
-    ("broker", "decodewatch broker run", EmbeddedSettings),
-    ("up", "decodewatch up", UpSettings),
-)
+SETTINGS = {
+    "agent": AgentSettings,
+    "proxy": ProxySettings,
+    "collector": CollectorSettings,
+    "dashboard": DashboardSettings,
+    "broker": EmbeddedSettings,
+    "up": UpSettings,
+}
 SETTINGS_TOP = f"""\
 # Settings
 
@@ -35,7 +37,8 @@ Every setting has four sources, the later ones winning: its default; the table o
 a TOML file (`--settings FILE`, else `$DECODEWATCH_SETTINGS`, else `{DEFAULT_FILE}`
 where that exists); the environment, `DECODEWATCH_<TABLE>_<SETTING>`; the command's flag, with `-`
 for `_`. A setting that is unknown, of the wrong type or out of range stops the command with status
-2 and says what is accepted.
+2 and says what is accepted; so does a table of the file that is none of these. Several components may
+share one file: each reads its own table.
 """
 MEASUREMENTS_TOP = """\
 # Measurements
@@ -54,10 +57,10 @@ event tells when it changes. What cannot be read is sent with its reason: `absen
 
 def settings_page() -> str:
     parts = [SETTINGS_TOP]
-    for section, command, kind in SECTIONS:
-        parts.append(f"\n## `[{section}]`: {command}\n")
+    for table, command in TABLES.items():
+        parts.append(f"\n## `[{table}]`: {command}\n")
         parts.append("| setting | default | accepted | meaning |\n|---|---|---|---|")
-        for item in describe(kind):
+        for item in describe(SETTINGS[table]):
             default = "" if item.default is None else f"`{item.default}`"
             parts.append(f"| `{item.name}` | {default} | {item.accepted} | {item.accepts.help} |")
     return "\n".join(parts) + "\n"

@@ -54,7 +54,9 @@ int main(int count, char **words) {
             turn, begun, now_us() - begun, first - begun, last - first, steps, steps);
     while (fgets(line, sizeof line, from)) { /* "stored": the agent keeps it, whatever happens */
         fputs(line, stdout);
-        if (strstr(line, turn)) return strstr(line, "\"stored\"") ? 0 : 1;
+        if (!strstr(line, turn)) continue;
+        fprintf(to, "{\"type\":\"bye\"}\n"); /* it ends on purpose: nothing vanished */
+        return strstr(line, "\"stored\"") ? 0 : 1;
     }
     return fprintf(stderr, "the agent has gone: connect, and send the turn again\n"), 1;
 }

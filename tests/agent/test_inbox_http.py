@@ -4,7 +4,9 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import selectors
+import shutil
 import socket
 import subprocess
 import time
@@ -42,6 +44,7 @@ from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.records import Floor, Runtime, Turn, Window
 
 TOKEN = "correct-horse-battery-staple"
+PAGE = Path(__file__).resolve().parents[2] / "docs/inbox.md"
 HELLO = b'{"type":"hello","v":1,"name":"app","engine":"mlc","pid":4711}\n'
 
 
@@ -732,8 +735,7 @@ def test_gaps_that_progress_did_not_tell_whole_are_not_made_up(
 
 def test_the_shell_example_of_the_documentation_works(agent: tuple[AgentProcess, Say]) -> None:
     process, _ = agent
-    page = (Path(__file__).resolve().parents[2] / "docs/inbox.md").read_text()
-    script = page.split("```sh\n")[1].split("```")[0]
+    script = PAGE.read_text().split("```sh\n")[1].split("```")[0]
     flag = next(word for word in process.command() if word.startswith("--inbox-http-port="))
     environment = {**os.environ, "TOKEN": TOKEN, "PORT": flag.partition("=")[2]}
     done = subprocess.run(
@@ -745,13 +747,48 @@ def test_the_shell_example_of_the_documentation_works(agent: tuple[AgentProcess,
     assert process.stop()[0] == 0
     (turn,) = records(process.state, Turn)
     assert (turn.output_tokens, turn.memory_end_bytes) == (3, 510_000_000)
+    assert 0 <= boot_us() - turn.t < 60_000_000
     assert [gaps.n for _, gaps in turn.itl] == [2]
+
+
+@pytest.mark.parametrize("program", ["awk", "mawk", "gawk", "busybox"])
+def test_the_clock_of_the_shell_example_is_right_on_a_device_that_has_run_for_long(
+    program: str, tmp_path: Path
+) -> None:
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    (tmp_path / "awk").symlink_to(found)
+    (line,) = (one for one in PAGE.read_text().splitlines() if one.startswith("now() "))
+    times = []
+    # mawk's %d ends at 2^31 - 1, which is 36 minutes in microseconds.
+    for uptime in ("3600.25", "3600.26", "31536000.07"):
+        (tmp_path / "uptime").write_text(f"{uptime} 100.00\n")
+        script = line.replace("/proc/uptime", str(tmp_path / "uptime"))
+        assert script != line
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        command = ["sh", "-euc", f"{script}\nnow"]
+        times.append(subprocess.check_output(command, text=True, env=environment))
+    assert times == ["3600250000", "3600260000", "31536000070000"]
+
+
+def test_a_token_that_is_made_as_documented_is_taken_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (made,) = re.findall(r"`(\(umask .* > token\))`", PAGE.read_text())
+    subprocess.run(["sh", "-euc", f"umask 022; {made}"], check=True, cwd=tmp_path)
+    assert len(read_token(tmp_path / "token")) == 32
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0 and caplog.records == []
 
 
 def test_an_application_over_http_has_to_name_its_process(agent: tuple[AgentProcess, Say]) -> None:
     _, say = agent
     (refused,) = say(hello(pid=None))
-    assert refused["type"] == "refused" and refused["reason"].startswith("hello.pid: missing")
+    assert refused["type"] == "refused"
+    assert refused["reason"] == (
+        "hello.pid: missing; accepted is the process's own pid, because nothing tells the agent "
+        "which process this is"
+    )
 
 
 def test_what_was_asked_before_the_agent_stops_is_answered(

@@ -35,7 +35,7 @@ def test_a_connection_that_ends_before_an_answer_hints_at_user_and_password() ->
 def test_a_password_that_everybody_may_read_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "_log", logs.get("broker"))
+    monkeypatch.setattr(broker._log, "_last", {})
     file = tmp_path / "password"
     file.write_text("secret\n")
     settings = BrokerSettings(broker_user="u", broker_password_file=file)
@@ -44,4 +44,5 @@ def test_a_password_that_everybody_may_read_is_warned_of_once(
         make_client(settings, "client")
     (record,) = caplog.records
     assert record.getMessage() == "broker_password_file can be read by every user of this machine"
+    assert record.name.endswith(".settings"), "also for what is no setting of the broker"
     assert record.__dict__["fields"]["mode"] == "0604"

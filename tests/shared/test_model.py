@@ -189,8 +189,11 @@ def test_what_is_not_given_makes_kv_unknown_and_says_so(field: str) -> None:
     spec = plain(**{field: None})
     assert spec.kv_bytes_per_token() is None
     assert spec.bytes_per_step(10) is None
-    named = "kv_bytes_per_value" if field == "kv_types" else field
-    assert spec.why_unknown() == f"{named} is not given"
+    assert spec.why_unknown() == (
+        "the engine does not say how many bytes each value of K and V takes"
+        if field == "kv_types"
+        else f"{field} is not given"
+    )
 
 
 def test_state_of_unknown_size_leaves_kv_known() -> None:

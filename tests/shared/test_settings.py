@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decodewatch.shared.errors import SettingsError
-from decodewatch.shared.settings import add_flags, describe, load, setting
+from decodewatch.shared.settings import TABLES, add_flags, describe, load, setting
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def loaded(
         path = Path(flags.pop("folder")) / "settings.toml"
         path.write_text(toml)
         flags["settings"] = str(path)
-    return load(Example, "example", flags, environment or {})
+    return load(Example, "agent", flags, environment or {})
 
 
 def test_without_any_source_the_defaults_apply() -> None:
@@ -37,8 +37,8 @@ def test_without_any_source_the_defaults_apply() -> None:
 
 
 def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
-    toml = '[example]\nport = 1\npace = 2\nhost = "file"\n[other]\nanything = 1\n'
-    environment = {"DECODEWATCH_EXAMPLE_PORT": "2", "DECODEWATCH_EXAMPLE_HOST": "environment"}
+    toml = '[agent]\nport = 1\npace = 2\nhost = "file"\n[up]\nanything = 1\n'
+    environment = {"DECODEWATCH_AGENT_PORT": "2", "DECODEWATCH_AGENT_HOST": "environment"}
     found = loaded(toml, environment, folder=tmp_path, port="3")
     assert (found.port, found.host, found.pace) == (3, "environment", 2.0)
 
@@ -47,7 +47,7 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
     ("text", "value"), [("yes", True), ("ON", True), ("0", False), ("False", False)]
 )
 def test_a_boolean_is_read_as_people_write_it(text: str, value: bool) -> None:
-    assert loaded(environment={"DECODEWATCH_EXAMPLE_SECURE": text}).secure is value
+    assert loaded(environment={"DECODEWATCH_AGENT_SECURE": text}).secure is value
 
 
 def test_a_path_loses_its_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,19 +58,19 @@ def test_a_path_loses_its_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
-        ("[example]\nprot = 1\n", r"settings.toml: \[example\] prot: no such setting; known are"),
-        ('[example]\nport = "1883"\n', r"port: '1883'; accepted is a whole number from 1 to 65535"),
-        ("[example]\nport = true\n", "port: True; accepted"),
-        ('[example]\nfile = "~nosuchuser/x"\n', "file: '~nosuchuser/x'; accepted is a path"),
-        ('[example]\nfile = "a\\u0000b"\n', "file: .*; accepted is a path"),
-        (f"[example]\npace = 1{'0' * 400}\n", "pace: 1000"),
-        ("[example]\nx = " + "[" * 5000, "not TOML"),
-        ("[example]\nport = 0\n", "port: 0; accepted is a whole number from 1 to 65535"),
-        ("[example]\npace = nan\n", "pace: nan; accepted is a number, at least 0.1"),
-        ("[example]\nsecure = 1\n", "secure: 1; accepted is true or false"),
-        ('[example]\nform = "xml"\n', "form: 'xml'; accepted is text or json"),
-        ('[example]\nhost = "a\\nb"\n', "host: "),
-        ("example = 1\n", r"example: 1; accepted is a table \[example\]"),
+        ("[agent]\nprot = 1\n", r"settings.toml: \[agent\] prot: no such setting; known are"),
+        ('[agent]\nport = "1883"\n', r"port: '1883'; accepted is a whole number from 1 to 65535"),
+        ("[agent]\nport = true\n", "port: True; accepted"),
+        ('[agent]\nfile = "~nosuchuser/x"\n', "file: '~nosuchuser/x'; accepted is a path"),
+        ('[agent]\nfile = "a\\u0000b"\n', "file: .*; accepted is a path"),
+        (f"[agent]\npace = 1{'0' * 400}\n", "pace: 1000"),
+        ("[agent]\nx = " + "[" * 5000, "not TOML"),
+        ("[agent]\nport = 0\n", "port: 0; accepted is a whole number from 1 to 65535"),
+        ("[agent]\npace = nan\n", "pace: nan; accepted is a number, at least 0.1"),
+        ("[agent]\nsecure = 1\n", "secure: 1; accepted is true or false"),
+        ('[agent]\nform = "xml"\n', "form: 'xml'; accepted is text or json"),
+        ('[agent]\nhost = "a\\nb"\n', "host: "),
+        ("agent = 1\n", r"agent: 1; accepted is a table \[agent\]"),
         ("[example\n", "not TOML"),
     ],
 )
@@ -79,21 +79,29 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, toml: str, says: str) -
         loaded(toml, folder=tmp_path)
 
 
+def test_components_share_one_file_and_each_reads_its_own_table(tmp_path: Path) -> None:
+    toml = "".join(f"[{table}]\nport = {port}\n" for port, table in enumerate(TABLES, 1))
+    assert loaded(toml, folder=tmp_path).port == 1
+    file = {"settings": str(tmp_path / "settings.toml")}
+    ports = [load(Example, table, file, {}).port for table in TABLES]
+    assert ports == list(range(1, len(TABLES) + 1))
+
+
 def test_a_file_that_is_not_utf8_is_refused_with_the_place(tmp_path: Path) -> None:
     path = tmp_path / "gbk.toml"
-    path.write_bytes('[example]\nhost = "设置"\n'.encode("gbk"))
-    with pytest.raises(SettingsError, match=r"gbk.toml: byte 18 is not UTF-8"):
-        load(Example, "example", {"settings": str(path)}, {})
+    path.write_bytes('[agent]\nhost = "设置"\n'.encode("gbk"))
+    with pytest.raises(SettingsError, match=r"gbk.toml: byte 16 is not UTF-8"):
+        load(Example, "agent", {"settings": str(path)}, {})
 
 
 def test_a_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere.toml: no such settings file"):
-        load(Example, "example", {"settings": str(tmp_path / "nowhere.toml")}, {})
+        load(Example, "agent", {"settings": str(tmp_path / "nowhere.toml")}, {})
 
 
 def test_an_unknown_variable_of_the_component_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"\$DECODEWATCH_EXAMPLE_PROT: no such setting"):
-        loaded(environment={"DECODEWATCH_EXAMPLE_PROT": "1", "DECODEWATCH_OTHER_X": "1"})
+    with pytest.raises(SettingsError, match=r"\$DECODEWATCH_AGENT_PROT: no such setting"):
+        loaded(environment={"DECODEWATCH_AGENT_PROT": "1", "DECODEWATCH_OTHER_X": "1"})
 
 
 def test_a_wrong_flag_is_refused_by_name() -> None:

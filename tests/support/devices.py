@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from decodewatch.agent.sources.kit.kernel import Spawned
 from decodewatch.agent.sources.kit.recorded import RecordedKernel
 
 DEVICES = Path(__file__).parents[1] / "data" / "devices"
+
+
+def _close_all(descriptors: dict[int, str]) -> None:
+    for fd in descriptors:
+        os.close(fd)
 
 
 class FakeKernel(RecordedKernel):
@@ -28,6 +34,8 @@ class FakeKernel(RecordedKernel):
         self.listings: list[str] = []
         self.spawned: list[tuple[str, ...]] = []
         self.pids: set[int] = set()
+        # Tests leave files open; some thousand of them, and select() fails for all that follow.
+        weakref.finalize(self, _close_all, self._names)
 
     @property
     def open_files(self) -> dict[int, str]:

@@ -121,7 +121,7 @@ class ScriptedServer:
 class ProxyProcess:
     """`decodewatch agent proxy` before a port of this machine."""
 
-    def __init__(self, folder: Path, upstream: int, **settings: object) -> None:
+    def __init__(self, folder: Path, upstream: int, /, **settings: object) -> None:
         self.log = folder / "proxy.log"
         self.port = 0
         self._settings = {

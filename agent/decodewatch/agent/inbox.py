@@ -138,6 +138,9 @@ class Connection(ABC):
     """One application's connection. `pid` and `uid` are of the process that connected; a pid of 0
     is one that this agent does not see."""
 
+    lasts = True
+    """Whether it stays open for as long as its application has something to tell."""
+
     def __init__(self, pid: int, uid: int, handler: Handler) -> None:
         self.pid = pid
         self.uid = uid

@@ -182,6 +182,8 @@ def _has_control(value: str) -> bool:
 class HttpConnection(Connection):
     """One connection of an application that the agent cannot look at: its pid is not known."""
 
+    lasts = False
+
     def __init__(self, inbox: "HttpInbox", channel: socket.socket) -> None:
         super().__init__(0, -1, inbox)
         self.authorised = False

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
     from paho.mqtt.reasoncodes import ReasonCode
 
-_log = logs.get(__name__)
+# What it warns of is a setting, and not only the broker's.
+_log = logs.get("decodewatch.shared.settings")
 
 UNANSWERED = (
     "closed by the broker before it answered: user or password not accepted, or it wants TLS, no "

@@ -18,6 +18,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from decodewatch.shared import __version__
 from decodewatch.shared.errors import DecodewatchError, SettingsError
@@ -94,11 +95,19 @@ def require(*extras: str) -> None:
         )
 
 
-class _Parser(argparse.ArgumentParser):
+class _Brief(argparse.ArgumentParser):
+    """Says what is wrong, and not every flag there is before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2; the last line is the error."""
+        self.exit(EXIT_SETTINGS, f"see {self.prog} --help\n{self.prog}: error: {message}\n")
+
+
+class _Parser(_Brief):
     """Its subcommands' parsers are of this class too."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Refuse what is not known here, with this subcommand's usage and not its parent's."""
+        """Refuse what is not known here, with this subcommand's help and not its parent's."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -106,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _overview() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Brief(
         prog="decodewatch",
         description="Telemetry for LLMs that decode on edge devices, and the fleet's dashboard.",
     )

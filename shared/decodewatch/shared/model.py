@@ -465,8 +465,11 @@ class ModelSpec:
         if self._keeps_kv():
             needed.append("kv_bytes_per_value")
         for field in needed:
-            if getattr(self, field) is None:
-                return f"{field} is not given"
+            if getattr(self, field) is not None:
+                continue
+            if field == "kv_bytes_per_value":
+                return "the engine does not say how many bytes each value of K and V takes"
+            return f"{field} is not given"
         window = self.sliding_window
         if window is not None and self.sliding_layers is None and depth > window:
             return f"which layers the sliding window of {window} tokens holds is not known"

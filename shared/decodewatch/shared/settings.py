@@ -29,6 +29,15 @@ else:
     import tomli as tomllib
 
 DEFAULT_FILE = Path("/etc/decodewatch/settings.toml")
+TABLES = {
+    "agent": "decodewatch agent run",
+    "proxy": "decodewatch agent proxy",
+    "collector": "decodewatch collector",
+    "dashboard": "decodewatch dashboard run",
+    "broker": "decodewatch broker run",
+    "up": "decodewatch up",
+}
+"""The tables that a settings file may have, and the command that each is for."""
 _TRUE = frozenset(("1", "true", "yes", "on"))
 _FALSE = frozenset(("0", "false", "no", "off"))
 _T = TypeVar("_T")
@@ -132,10 +141,10 @@ def load(
     flags: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> _T:
-    """Fill a component's settings. `flags` are the parsed arguments of its command.
+    """Fill a component's settings. `section` is one of TABLES, `flags` its command's arguments.
 
     Raises SettingsError where a source names an unknown setting or gives a value of the wrong type
-    or out of range, or where the file cannot be read.
+    or out of range, or where the file cannot be read or has something in it that is for nobody.
     """
     known = {item.name: item for item in describe(kind)}
     values: dict[str, Any] = {}
@@ -184,9 +193,14 @@ def _table(file: Path, section: str, asked_for: bool) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{file}: not TOML: {error}") from None
-    table = document.get(section, {})
-    if not isinstance(table, dict):
-        raise SettingsError(f"{file}: {section}: {shown(table)}; accepted is a table [{section}]")
+    # Those of other components too: the file may be shared, and a wrong name belongs to nobody.
+    for name, value in document.items():
+        if name not in TABLES:
+            known = ", ".join(f"[{table}]" for table in TABLES)
+            raise SettingsError(f"{file}: {shown(name)}: no such table; known are {known}")
+        if not isinstance(value, dict):
+            raise SettingsError(f"{file}: {name}: {shown(value)}; accepted is a table [{name}]")
+    table: dict[str, Any] = document.get(section, {})
     return table
 
 

@@ -100,6 +100,11 @@ def test_the_command_prints_a_line_a_file() -> None:
         assert line["id"] == stream.name and holds(stream.expect, line)
 
 
+def test_a_device_without_an_end_is_refused() -> None:
+    done = run("/dev/zero")
+    assert done.returncode == 1 and "/dev/zero: more than 64 MiB" in done.stderr
+
+
 def test_a_file_that_cannot_be_read_is_named_and_the_others_are_printed(tmp_path: Path) -> None:
     secret = "secret-text-of-an-answer"
     read = {"t_ms": 1, "bytes_base64": ""}

@@ -24,6 +24,7 @@ from decodewatch.agent.phases import Phases
 from decodewatch.agent.runtimes import others
 from decodewatch.agent.runtimes.allowance import Allowance
 from decodewatch.agent.runtimes.runtimes import EVENTS_AT_ONCE, Runtimes
+from decodewatch.agent.runtimes.tellers import UNTOLD_US, Teller
 from decodewatch.agent.wrapper.link import Link
 from decodewatch.agent.wrapper.vitals import moment
 from decodewatch.shared.clock import boot_us
@@ -277,6 +278,32 @@ def test_steps_have_the_times_that_they_are_told_with(
     assert "memory_start_bytes" not in record and "memory_end_bytes" not in record
 
 
+@pytest.mark.parametrize("at", [None, "soon", 1.5, float("nan"), -1, 1 << 63, 10**400, object()])
+def test_a_moment_that_is_none_costs_no_turn(
+    at: Any, monitor: DecodeMonitor, inbox: InboxServer
+) -> None:
+    turn = monitor.turn()
+    turn.step_at(at)
+    turn.hold_up(at)
+    turn.step_at(at, 3)
+    turn.end()
+    assert monitor.flush(10) and monitor.dropped == 0
+    (record,) = inbox.records
+    assert (record["steps"], record["output_tokens"]) == (2, 4)
+    assert 0 <= record["ttft_us"] <= record["duration_us"]
+
+
+def test_a_record_that_the_agent_refuses_is_no_open_turn_of_its(core: Core, tmp_path: Path) -> None:
+    link = Link(tick_s=0.05, socket_path=lambda: core.path)
+    monitor = DecodeMonitor("app", engine="toy", of_pid=0, link=link)
+    turn = monitor.turn()
+    core.until(lambda: turn.id in open_turns(core))
+    turn._course.t_us = boot_us() + 3_600_000_000
+    turn.end()
+    core.until(lambda: monitor.dropped == 1 and not open_turns(core))
+    assert not core.of(Turn)
+
+
 def test_a_gap_in_which_the_engine_was_held_up_counts_nowhere(
     monitor: DecodeMonitor, inbox: InboxServer
 ) -> None:
@@ -354,3 +381,109 @@ def test_a_turn_that_ended_before_another_began_is_told_before(
     assert monitor.flush(10)
     kinds = [one["type"] for one in inbox.messages if one["type"] in ("begin", "turn")]
     assert kinds == ["begin", "turn"] * 21
+
+
+# Who tells of a turn.
+
+
+def open_turns(core: Core) -> dict[str, int]:
+    """Of each runtime's turns those that are at work, by their id, with their concurrency."""
+    lives = core.runtimes._live.values()
+    return {turn.id: turn.concurrency for live in lives for turn in live.active(boot_us())}
+
+
+def test_the_turns_that_a_killed_proxy_told_of_are_lost_and_the_server_goes_on(
+    core: Core, proxy: Application, server: subprocess.Popen[bytes]
+) -> None:
+    with Application(core.path) as other:
+        for speaker in (proxy, other):
+            speaker.hello(of_pid=server.pid)
+            core.hear(speaker)
+        proxy.begin("killed")
+        other.begin("goes-on")
+        core.until(lambda: len(open_turns(core)) == 2)
+        proxy.kill()
+        (lost,) = core.until(lambda: core.of(Turn))
+        assert (lost.id, lost.ending) == ("killed", "lost")
+        assert lost.duration_us < 10_000_000
+        other.begin("alone")
+        core.until(lambda: "alone" in open_turns(core))
+        assert open_turns(core) == {"goes-on": 2, "alone": 2}
+        other.end("goes-on")
+        assert core.hear(other) == {"type": "stored", "turn": "goes-on"}
+    assert not core.events("runtime_vanished")
+    assert len(core.runtimes._live) == 1
+
+
+def test_a_turn_is_lost_with_its_proxy_where_the_server_is_not_known(
+    core: Core, proxy: Application
+) -> None:
+    proxy.hello(of_pid=0)
+    core.hear(proxy)
+    proxy.begin("t1")
+    core.until(lambda: open_turns(core))
+    proxy.kill()
+    core.until(lambda: [turn.ending for turn in core.of(Turn)] == ["lost"])
+
+
+def test_a_proxy_that_connects_again_goes_on_telling(
+    core: Core, proxy: Application, server: subprocess.Popen[bytes]
+) -> None:
+    proxy.hello(of_pid=server.pid)
+    core.hear(proxy)
+    began = proxy.begin("t1")
+    core.until(lambda: open_turns(core))
+    proxy.raw(b"!connect")
+    proxy.raw(b"!close")
+    core.until(lambda: not core.runtimes._of)
+    core.runtimes.look(boot_us() + UNTOLD_US)
+    (live,) = core.runtimes._live.values()
+    assert live.turns and not live.active(boot_us() + UNTOLD_US)
+    assert live.active(boot_us() + UNTOLD_US // 2)
+    proxy.hello(of_pid=server.pid)
+    core.hear(proxy)
+    proxy.begin("t1", t=began)
+    core.until(lambda: live.active(boot_us() + UNTOLD_US))
+    proxy.end("t1", t=began)
+    assert core.hear(proxy) == {"type": "stored", "turn": "t1"}
+    assert [turn.ending for turn in core.of(Turn)] == ["complete"]
+
+
+def test_a_turn_that_another_connection_tells_of_too_is_not_lost_with_the_first(
+    core: Core, proxy: Application, server: subprocess.Popen[bytes]
+) -> None:
+    with Application(core.path) as second:
+        for speaker in (proxy, second):
+            speaker.hello(of_pid=server.pid)
+            core.hear(speaker)
+            speaker.begin("t1")
+        core.until(lambda: len(core.runtimes._of) == 2 and open_turns(core))
+        second.say("progress", turn="t1", t=boot_us(), first=0, steps=[[None, 1]])
+        second.end("t0")
+        assert core.hear(second) == {"type": "stored", "turn": "t0"}
+        proxy.kill()
+        core.until(lambda: len(core.runtimes._of) == 1)
+        core.runtimes.look(boot_us() + UNTOLD_US)
+        assert "t1" in open_turns(core)
+
+
+def test_the_end_of_a_connection_that_does_not_last_says_nothing() -> None:
+    teller = Teller(0, lasts=False)
+    teller.leave(boot_us())
+    assert not teller.ended and not teller.silent(0, boot_us() + 10 * UNTOLD_US)
+
+
+def test_a_pid_that_is_used_again_is_not_the_teller(tmp_path: Path) -> None:
+    stat = tmp_path / "proc/7/stat"
+    stat.parent.mkdir(parents=True)
+    fields = " ".join(str(number) for number in range(4, 60))
+    stat.write_text(f"7 (a ) proxy) S {fields}")
+    teller = Teller(7, tmp_path)
+    teller.leave(boot_us())
+    assert not teller.ended
+    stat.write_text(f"7 (a ) proxy) Z {fields}")
+    assert teller.ended
+    stat.write_text(f"7 (a ) proxy) S {fields.replace(' 22 ', ' 99 ')}")
+    assert teller.ended
+    stat.unlink()
+    assert teller.ended

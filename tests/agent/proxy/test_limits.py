@@ -1,5 +1,8 @@
 """What the proxy costs at most, whatever its clients and its server do."""
 
+import contextlib
+import gzip
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers import free_port
+from support.inbox_server import InboxServer
 from support.proxying import (
     FINISH,
     HEAD_END,
@@ -25,9 +29,12 @@ from support.proxying import (
 )
 from support.waiting import until
 
+from decodewatch.agent.proxy.turns import MOST_WAITING
 from decodewatch.agent.wrapper.vitals import parse_memory
 
 CHAT = "/v1/chat/completions"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+FINISHED = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
 
 
 @pytest.fixture
@@ -173,6 +180,10 @@ def test_many_clients_at_once_each_get_their_own_answer(
         (["--upstream=http://a/v1"], "without a path"),
         (["--upstream=http://user:secret@a"], "upstream"),
         (["--upstream=http://a:99999"], "upstream"),
+        (["--upstream=http://a..b"], "upstream"),
+        ([f"--upstream=http://{'a' * 64}.local"], "upstream"),
+        (["--upstream=http://localhost:8079"], "is where the proxy listens"),
+        (["--upstream=http://a", f"--listen={'a' * 64}:8079"], "listen"),
         (["--upstream=http://a", "--listen=8079"], "listen: '8079'; accepted is HOST:PORT"),
         (["--upstream=http://a", "--name="], "name"),
         (["--upstream=https://a", "--ca-file=/nowhere"], "ca_file: /nowhere"),
@@ -207,3 +218,122 @@ def test_a_killed_proxy_takes_its_connections_with_it(
         proxy.stop(signal.SIGKILL)
         client.hear_end()
         until(lambda: server.peers[0].ended)
+
+
+def stream_of(content: bytes, encoding: str = "") -> bytes:
+    """An answer of SSE."""
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    return f"{head}{encoding}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+@pytest.mark.parametrize("line", [b"\n", b":\n", b'data: {"choices":[]}\n\n'])
+def test_an_answer_that_inflates_to_very_much_holds_nobody_else_up(
+    line: bytes, server: ScriptedServer, tmp_path: Path
+) -> None:
+    bomb = gzip.compress(line * ((8 << 20) // len(line)))
+
+    def script(peer: Peer) -> None:
+        peer.hear(b"}")
+        if b"bomb" in peer.heard:
+            peer.send(stream_of(bomb, "Content-Encoding: gzip\r\n"))
+        else:
+            peer.send(OK)
+
+    server.script = script
+    with ProxyProcess(tmp_path, server.port, engine="toy") as proxy:
+        with contextlib.closing(dial(proxy.port)) as hostile:
+            hostile.send(request(CHAT, b'{"bomb":1}'))
+            hostile.hear(len(bomb))
+            waits_ms = []
+            for _ in range(20):
+                with contextlib.closing(dial(proxy.port)) as other:
+                    began = time.monotonic()
+                    other.send(request("/health"))
+                    other.hear(b"ok")
+                    waits_ms.append((time.monotonic() - began) * 1000)
+        assert sorted(waits_ms)[10] < 100
+        status, seconds = proxy.stop()
+        assert (status, seconds < 5) == (0, True)
+
+
+@pytest.mark.slow
+def test_a_turn_that_is_too_much_is_counted_once_and_the_next_one_is_measured(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    inbox = InboxServer(tmp_path / "agent.sock").start()
+    # Slow to read and quick to send: the queue fills.
+    flood = b"data: {}\n\n" * ((3 * MOST_WAITING) // 10)
+
+    def script(peer: Peer) -> None:
+        peer.hear(b"}")
+        peer.send(stream_of(flood) if b"flood" in peer.heard else stream_of(FINISHED))
+
+    server.script = script
+    with ProxyProcess(tmp_path, server.port, engine="toy") as proxy:
+        with contextlib.closing(dial(proxy.port)) as client:
+            client.send(request(CHAT, b'{"flood":1}'))
+            client.hear(len(flood))
+        with contextlib.closing(dial(proxy.port)) as client:
+            client.send(request(CHAT))
+            client.hear(FINISHED)
+        until(lambda: inbox.records, 30)
+        assert "turns not measured" in proxy.said()
+        assert re.findall(r"turns=(\d+)", proxy.said()) == ["1"]
+    assert [one["ending"] for one in inbox.records] == ["complete"]
+    inbox.stop()
+
+
+def test_a_client_that_does_not_read_the_rest_of_an_answer_keeps_its_place(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    """Else a client could have any number of rests kept, one connection after another."""
+    ports: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.hear(HEAD_END)
+        if b"/small" in peer.heard:
+            peer.send(OK)
+            return
+        peer.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        # Until the kernel takes no more of it, and the proxy has to keep some.
+        unsent: list[int] = []
+        while len(unsent) < 2 or unsent[-1] > unsent[-2]:
+            peer.send(bytes(24 << 10))
+            time.sleep(0.02)
+            unsent.append(queued(proxy.port, ports[-1]))
+        peer.reset()
+
+    server.script = script
+    with ProxyProcess(tmp_path, server.port, engine="toy", connections=2) as proxy:
+        clients = []
+        for number in range(2):
+            channel = socket.socket()
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            channel.connect(("127.0.0.1", proxy.port))
+            ports.append(channel.getsockname()[1])
+            clients.append(Peer(channel))
+            clients[-1].send(request("/big"))
+            until(
+                lambda number=number: len(server.peers) > number and server.peers[number].done, 60
+            )
+        assert refused(proxy)
+        for client in clients:
+            client.reset()
+        until(lambda: not refused(proxy))
+    assert not [fault for fault in server.faults if not isinstance(fault, OSError)]
+
+
+def queued(here: int, there: int) -> int:
+    """The bytes that the kernel has to send on a connection between two ports."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        if local.endswith(f":{here:04X}") and remote.endswith(f":{there:04X}"):
+            return int(queues.partition(":")[0], 16)
+    return -1
+
+
+def refused(proxy: ProxyProcess) -> bool:
+    """Whether one more client is sent away."""
+    with contextlib.closing(dial(proxy.port)) as one:
+        one.send(request("/small"))
+        return not one.hear(b"ok")

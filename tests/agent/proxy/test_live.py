@@ -61,7 +61,8 @@ def test_turns_of_a_real_server(llama: tuple[int, int], tmp_path: Path) -> None:
     agent = AgentProcess(tmp_path, report_interval_s=1)
     agent.start()
     with ProxyProcess(tmp_path, port, socket=agent.socket) as proxy:
-        streaming = ask(proxy.port, MARKER, stream=True, max_tokens=24)
+        # A token that ends an answer is one that no client sees: not here.
+        streaming = ask(proxy.port, MARKER, stream=True, max_tokens=24, ignore_eos=True)
         whole = json.loads(ask(proxy.port, "hello", max_tokens=8))
         two = [
             threading.Thread(
@@ -112,7 +113,7 @@ def test_turns_of_a_real_server(llama: tuple[int, int], tmp_path: Path) -> None:
     assert streamed.ttft_us is not None
     assert streamed.ttft_us / 1000 == pytest.approx(timings["prompt_ms"], rel=0.05, abs=60)
     assert streamed.decode_us is not None
-    assert streamed.decode_us / 1000 == pytest.approx(timings["predicted_ms"], rel=0.05, abs=15)
+    assert streamed.decode_us / 1000 == pytest.approx(timings["predicted_ms"], rel=0.05, abs=2)
     assert (plain.ending, plain.steps, plain.ttft_us) == ("complete", 0, None)
     assert plain.output_tokens == whole["usage"]["completion_tokens"]
     assert [turn.concurrency for turn in pair] == [2, 2]

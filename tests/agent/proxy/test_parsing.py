@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from decodewatch.agent.proxy import heads
 from decodewatch.agent.proxy.bodies import Chunked, Length, Unreadable
-from decodewatch.agent.proxy.orphans import Slot, parse_slots
+from decodewatch.agent.proxy.orphans import Orphans, Slot, parse_slots
 from decodewatch.agent.proxy.requests import Requests
 from decodewatch.agent.proxy.settings import ProxySettings, Upstream
 from decodewatch.agent.proxy.turns import Turns
@@ -111,6 +112,10 @@ def test_a_body_of_a_length_ends_there() -> None:
         b"GET / HTTP/1.1\r\nContent-Length: +1",
         b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip",
         b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked",
+        b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked",
+        b"GET / HTTP/1.1\r\nName: a\rTransfer-Encoding: chunked",
+        b"GET / HTTP/1.1\r\nName: a\0b",
+        b"GET /a\x0bb HTTP/1.1\r\nHost: a",
     ],
 )
 def test_a_head_that_two_readers_might_read_differently_is_not_understood(head: bytes) -> None:
@@ -138,6 +143,46 @@ def test_a_head_that_two_readers_might_read_differently_is_not_understood(head: 
 def test_a_turn_is_known_by_its_method_and_path(method: str, target: str, generates: bool) -> None:
     request = heads.parse_request(f"{method} {target} HTTP/1.1\r\nHost: a".encode())
     assert request is not None and request.generates is generates
+
+
+@pytest.mark.parametrize("between", [b" ", b"\t ", b" \r", b" \0", b":", b"a "])
+@pytest.mark.parametrize("name", [b"Host", b"Name"])
+def test_no_head_takes_longer_than_its_length(name: bytes, between: bytes) -> None:
+    value = between * (heads.MOST_BYTES // len(between) - 40)
+    head = b"GET / HTTP/1.1\r\n" + name + b": a" + value + b"a"
+    began = time.process_time()
+    heads.parse_request(head)
+    heads.with_host(head, b"upstream")
+    heads.parse_answer(head.replace(b"GET / HTTP/1.1", b"HTTP/1.1 200 OK"))
+    assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize(
+    ("head", "renamed"),
+    [
+        (b"GET / HTTP/1.1\r\nA: b\r\nhOsT:\t a b \r\nC: d", b"A: b\r\nhOsT:\t u:1 \r\nC: d"),
+        (b"GET / HTTP/1.1\nHost:\n", b"Host:u:1\n"),
+        (b"GET / HTTP/1.1\r\nX-Host: a", b"X-Host: a"),
+        (b"Host: a\r\n", b""),
+    ],
+)
+def test_host_alone_is_changed_and_the_space_around_it_stays(head: bytes, renamed: bytes) -> None:
+    first = head.partition(b"\n")[0] + b"\n"
+    assert heads.with_host(head, b"u:1") == first + renamed
+
+
+def test_slots_of_one_task_are_no_fault_of_the_watch() -> None:
+    slots = b"""[{"is_processing":true},{"is_processing":true,"next_token":[{"n_decoded":3}]}]"""
+
+    async def watched() -> Orphans:
+        watch = Orphans(Upstream("http", "127.0.0.1", 1), None, lambda: 0)
+        watch.watch(DecodeMonitor("toy", engine="toy", of_pid=0), "t1")
+        watch._see(parse_slots(slots), time.monotonic() + 3)
+        watch.stop()
+        return watch
+
+    (left,) = asyncio.run(watched())._watched
+    assert left.working_s == pytest.approx(3, abs=0.5)
 
 
 def test_slots_say_who_works_in_old_and_new_builds() -> None:

@@ -165,6 +165,7 @@ def test_an_endless_answer_ends_at_its_bound(server: ScrapeServer, head: bytes) 
     [
         (b"220 smtp.example.org ESMTP\r\n\r\n", "no HTTP/1 answer"),
         (b"SSH-2.0-x\r\n", "no HTTP/1 answer"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 20000, "interim answers without an end"),
         (b"HTTP/2 200\r\n\r\n", "no HTTP/1 answer"),
         (b"HTTP/1.1 2x0 OK\r\n\r\n", "no HTTP/1 answer"),
         (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "a header without a colon"),

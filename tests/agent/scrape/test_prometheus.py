@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodewatch.agent.scrape.prometheus import parse
+from decodewatch.agent.scrape.prometheus import MOST_SERIES, parse
 
 A = {"llamacpp:a", "llamacpp:b"}
 
@@ -93,3 +93,10 @@ def test_a_hostile_line_takes_no_longer_than_its_length() -> None:
             line = start + part * (15_000 // len(part)) + b"!"
             assert parse(b"\n".join([line] * 60), A).skipped == 60
     assert time.monotonic() - began < 5  # with backtracking it would be hours
+
+
+def test_a_name_with_too_many_series_is_unknown_and_the_others_are_kept() -> None:
+    many = b"".join(b'many{engine="%d"} 1\n' % number for number in range(MOST_SERIES + 5))
+    found = parse(many + b'many{engine="0"} 2\nfew 3\n', ["many", "few"])
+    assert (found.total("many"), found.total("few"), found.skipped) == (None, 3, 5)
+    assert parse(many, ["few"]).skipped == 0

@@ -7,7 +7,7 @@ from typing import Any, Final
 MOST_INFLATED: Final = 256 << 20
 """Bytes that a compressed body may inflate to: a small one may hold gigabytes of zeros."""
 
-_PIECE: Final = 1 << 20
+_PIECE: Final = 256 << 10
 """Bytes inflated at once, and so the most that are held."""
 _IDENTITY: Final = frozenset({"", "identity"})
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
@@ -28,7 +28,8 @@ class Inflated:
         self._ended = False
 
     def feed(self, content: bytes) -> Iterator[bytes]:
-        """What these bytes add to the text, in pieces."""
+        """What these bytes add to the text, in pieces, some of them empty: each takes about as long
+        as any other."""
         if self.failed or self._ended:
             return
         if self._name in _IDENTITY:
@@ -55,8 +56,7 @@ class Inflated:
             if self._left < 0:
                 self.failed = True
                 return
-            if piece:
-                yield piece
+            yield piece
             if self._inflater.eof:
                 content = self._inflater.unused_data
                 self._members += 1

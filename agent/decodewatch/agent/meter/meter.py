@@ -19,6 +19,7 @@ ESTIMATE: Final = "chunks (estimate)"
 MOST_CHUNKS: Final = 1 << 17
 """Chunks of which times are kept, 16 bytes each; of later ones only the sums are."""
 
+_PART: Final = 4 << 10  # bytes taken in at once
 _TINY_MS: Final = 0.01  # what servers report where they measured nothing
 _CLOCKS_MS: Final = 5.0  # by which a server's time may exceed the client's, before it is wrong
 _GLUED_MS: Final = 0.5  # a gap below this is of chunks that were held back, and came together
@@ -106,12 +107,14 @@ class Meter:
 
     def read(self, t_ms: float, content: bytes) -> list[Chunk]:
         """Take in a read that was complete at `t_ms`; the chunks that it completed."""
-        payloads = (
-            payload
-            for piece in self._inflated.feed(content)
-            for payload in self._framing.feed(piece)
-        )
-        return self._take(t_ms, payloads)
+        return [chunk for part in self.parts(t_ms, content) for chunk in part]
+
+    def parts(self, t_ms: float, content: bytes) -> Iterator[list[Chunk]]:
+        """The same, a small part at a time, for who has other things to do in between: a read may
+        inflate to a thousand times its size. No other read may come before the last part."""
+        for piece in self._inflated.feed(content):
+            for start in range(0, len(piece) or 1, _PART):
+                yield self._take(t_ms, self._framing.feed(piece[start : start + _PART]))
 
     def end(self, t_ms: float, *, cancelled: bool = False, failed: bool = False) -> list[Chunk]:
         """The stream has ended; `cancelled` by the client, `failed` with an error of HTTP."""

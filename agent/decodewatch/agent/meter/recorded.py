@@ -47,9 +47,11 @@ def metered(file: Path) -> tuple[str | None, Metered]:
 
 def _load(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MOST_BYTES:
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)  # a device never comes to its end
+        if len(content) > MOST_BYTES:
             raise AgentError(f"{file}: more than {MOST_BYTES >> 20} MiB; accepted is less")
-        stream = json.loads(file.read_bytes())
+        stream = json.loads(content)
     except OSError as error:
         raise AgentError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

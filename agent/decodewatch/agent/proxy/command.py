@@ -24,6 +24,7 @@ log = logs.get(__name__)
 PATIENCE_S: Final = 3.0
 """What is open when the proxy stops may go on so long; of the 5 s within which it stops."""
 _FLUSH_S: Final = 1.0
+_WORK_OFF_S: Final = 0.4
 _SWITCH_S: Final = 0.0005
 _BACKLOG: Final = 512
 _EVERY_S: Final = 60.0
@@ -130,7 +131,7 @@ class Proxy:
             for tunnel in list(self._tunnels):
                 if end is not None:
                     end(tunnel)
-        self.turns.finish()
+        self.turns.finish(_WORK_OFF_S)
         loop = asyncio.get_running_loop()
         monitor = self._server.monitor()
         whole = await loop.run_in_executor(None, monitor.flush, _FLUSH_S)

@@ -13,10 +13,12 @@ MOST_BYTES: Final = 64 * 1024
 END: Final = re.compile(rb"\r?\n\r?\n")
 """The empty line after a head."""
 
-_REQUEST: Final = re.compile(rb"([!-~]+) (\S+) HTTP/1\.([01])")
+# None of these can be made to look at the same bytes again and again: whoever sends a head would
+# hold up everybody else.
+_REQUEST: Final = re.compile(rb"([!-~]+) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _ANSWER: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: .*)?")
-_FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*(.*?)[ \t]*")
-_HOST: Final = re.compile(rb"(?im)^(host:[ \t]*)([^\r\n]*?)([ \t]*\r?)$")
+_FIELD: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\r\n\0]*)")
+_HOST: Final = re.compile(rb"(?im)^host:[ \t]*([^\r\n]*)")
 _TURN_PATHS: Final = (
     "/chat/completions",
     "/completions",
@@ -66,6 +68,8 @@ def parse_request(head: bytes) -> Request | None:
         return None
     lengths, codings = _all(fields, b"content-length"), _codings(fields)
     length = _length(lengths)
+    if codings and line[3] == b"0":
+        return None
     if length is None or (lengths and codings) or codings not in ([], [b"chunked"]):
         return None
     target = line[2].decode("latin-1")
@@ -88,8 +92,12 @@ def begins_request(start: bytes) -> bool:
 def with_host(head: bytes, host: bytes) -> bytes:
     """A request's head with another Host, where it has one; the rest as it is."""
     first, line_feed, fields = head.partition(b"\n")
-    changed = _HOST.sub(lambda found: found[1] + host + found[3], fields, count=1)
-    return first + line_feed + changed
+    found = _HOST.search(fields)
+    if found is None:
+        return head
+    start = found.start(1)
+    end = start + len(found[1].rstrip(b" \t"))
+    return first + line_feed + fields[:start] + host + fields[end:]
 
 
 def parse_answer(head: bytes) -> Answer | None:
@@ -123,7 +131,7 @@ def _parts(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]] | None]:
         found = _FIELD.fullmatch(line)
         if found is None:
             return first, None
-        fields.append((found[1].lower(), found[2]))
+        fields.append((found[1].lower(), found[2].strip(b" \t")))
     return first, fields
 
 

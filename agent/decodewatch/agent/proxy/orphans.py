@@ -113,7 +113,7 @@ class Orphans:
         """Whose the working slots are is not said: those that no open turn accounts for, the oldest
         tasks first, are of those who left."""
         known = {one.task for one in self._watched}
-        fresh = sorted(slot for slot in slots if slot.task not in known)
+        fresh = sorted((slot for slot in slots if slot.task not in known), key=lambda it: it.task)
         unclaimed = len(slots) - self._open_turns()
         for one in list(self._watched):
             mine = next((slot for slot in slots if slot.task == one.task), None)

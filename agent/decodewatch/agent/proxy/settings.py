@@ -11,6 +11,7 @@ from decodewatch.shared.errors import RecordError, SettingsError, shown
 from decodewatch.shared.logs import FORMATS, LEVELS
 from decodewatch.shared.settings import setting
 
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _LISTEN: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:]+)):([0-9]{1,5})")
 
 
@@ -69,8 +70,14 @@ class ProxySettings:
 
     def check(self) -> None:
         """Raise SettingsError for what has the right type and is of no use."""
-        self.upstream_address()
-        self.listen_address()
+        upstream = self.upstream_address()
+        here = self.listen_address()
+        own = {upstream.host, here[0]}
+        if upstream.port == here[1] and (len(own) == 1 or own <= _LOOPBACK):
+            raise SettingsError(
+                f"upstream: {shown(self.upstream, 200)} is where the proxy listens; accepted is "
+                "the server's own address"
+            )
         for field in ("name", "engine"):
             value = getattr(self, field)
             try:
@@ -96,12 +103,23 @@ class ProxySettings:
             raise refusal
         if "@" in url.netloc or not re.fullmatch(r"[!-~]+", url.netloc) or port == 0:
             raise refusal
+        if not _may_be_looked_up(url.hostname):
+            raise refusal
         usual = 443 if url.scheme == "https" else 80
         return Upstream(url.scheme, url.hostname, usual if port is None else port)
 
     def listen_address(self) -> tuple[str, int]:
         """Where clients connect; port 0 is any free one. Raises SettingsError."""
         found = _LISTEN.fullmatch(self.listen)
-        if found is None or int(found[3]) > 65535:
+        host = "" if found is None else found[1] or found[2]
+        if found is None or int(found[3]) > 65535 or not _may_be_looked_up(host):
             raise SettingsError(f"listen: {shown(self.listen)}; accepted is HOST:PORT")
-        return found[1] or found[2], int(found[3])
+        return host, int(found[3])
+
+
+def _may_be_looked_up(host: str) -> bool:
+    """Whether the resolver takes it: it raises for a label that is empty or too long."""
+    try:
+        return len(host.encode("idna")) < 254
+    except UnicodeError:
+        return False

@@ -21,7 +21,8 @@ log = logs.get(__name__)
 GRACE_S: Final = 1.0
 """A client that sends no more and gets no more for so long has left; else it reads on."""
 LINGER_S: Final = 30.0
-"""A client whose server has ended the connection has so long to end it too."""
+"""A client whose server has ended the connection has so long to end it too; and where one side is
+gone, the other has so long to read anything of what is left for it."""
 HIGH_WATER: Final = 64 * 1024
 """Bytes that may wait for one side before the other is not read any more; one read, of 256 KiB at
 most, comes on top."""
@@ -65,6 +66,8 @@ class Tunnel:
         self._answers = Answers(self._requests, owner.turns)
         self._client_ended = False
         self._upstream_ended = False
+        self._client_lost = False
+        self._upstream_lost = False
         self._closed = False
         self._tls = False
         client.set_write_buffer_limits(HIGH_WATER)
@@ -145,24 +148,27 @@ class Tunnel:
 
     def client_lost(self, error: Exception | None) -> None:
         """The client's connection is gone."""
+        self._client_lost = True
         self._answers.cancel()
         if self._connecting is not None:
             self._connecting.cancel()
-        if self.upstream is None:
+        if self.upstream is None or self._upstream_lost:
             self._gone()
         elif error is not None:
             _reset(self.upstream)
         else:
-            self.upstream.close()
+            self._close(self.upstream)
 
     def upstream_lost(self, error: Exception | None) -> None:
         """The server's connection is gone."""
+        self._upstream_lost = True
         self._answers.end(time.monotonic_ns())
-        if error is not None and not self.client.get_write_buffer_size():
+        if self._client_lost:
+            self._gone()
+        elif error is not None and not self.client.get_write_buffer_size():
             _reset(self.client)
         else:
-            self.client.close()
-        self._gone()
+            self._close(self.client)
 
     def hold(self, *, client: bool) -> None:
         """The client, or the server, does not read."""
@@ -183,9 +189,9 @@ class Tunnel:
 
     def close(self) -> None:
         """End both connections in good order; what was taken in still goes out."""
-        self.client.close()
+        self._close(self.client)
         if self.upstream is not None:
-            self.upstream.close()
+            self._close(self.upstream)
 
     def abort(self) -> None:
         """End both at once. What was open has been cancelled, by the proxy."""
@@ -193,6 +199,20 @@ class Tunnel:
         self.client.abort()
         if self.upstream is not None:
             self.upstream.abort()
+
+    def _close(self, side: asyncio.Transport) -> None:
+        side.close()
+        left = side.get_write_buffer_size()
+        if left:
+            self._loop.call_later(LINGER_S, self._see_left, side, left)
+
+    def _see_left(self, side: asyncio.Transport, before: int) -> None:
+        """Whether a side that is closed goes on reading what is left for it."""
+        left = side.get_write_buffer_size()
+        if left >= before:
+            side.abort()
+        elif left:
+            self._loop.call_later(LINGER_S, self._see_left, side, left)
 
     def _after_grace(self) -> None:
         self._answers.end_cancelled(time.monotonic_ns())

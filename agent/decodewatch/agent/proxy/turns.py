@@ -8,7 +8,7 @@ fit is not measured, and counted.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from decodewatch.agent.meter.dialects import LOGPROBS, TOKEN_IDS
@@ -36,6 +36,8 @@ _NDJSON: Final = frozenset(
 _SSE_BEGINNINGS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _NO_TURN: Final = frozenset({"load", "unload"})  # what Ollama calls a request without a prompt
 _EVERY_S: Final = 60.0
+
+_Work = Callable[..., Iterator[None] | None]
 
 
 class Server(Protocol):
@@ -66,6 +68,7 @@ class MeteredTurn:
         "accepted_ns",
         "failed",
         "framed",
+        "given_up",
         "held",
         "left",
         "meter",
@@ -79,6 +82,7 @@ class MeteredTurn:
         self.accepted_ns = accepted_ns
         self.read_ns = accepted_ns  # of the answer, last
         self.left: Moment | None = None  # when the client had gone
+        self.given_up = False  # too much waited: nothing more is put into the queue
         # From here on what the queue has come to.
         self.monitor: DecodeMonitor | None = None
         self.turn: Turn | None = None
@@ -102,7 +106,8 @@ class Turns:
         self._server = server
         self._loop = loop
         self._cancelled = cancelled
-        self._work: deque[tuple[Callable[..., None], tuple[Any, ...], int]] = deque()
+        self._work: deque[tuple[_Work, tuple[Any, ...], int]] = deque()
+        self._parts: Iterator[None] | None = None  # of what is first in the queue, and has begun
         self._waiting = 0
         self._scheduled = False
         self.open = 0
@@ -164,19 +169,24 @@ class Turns:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
-    def finish(self) -> None:
-        """Work off all of it, whoever the server is: the proxy ends."""
-        while self._work:
+    def finish(self, seconds: float) -> None:
+        """Work off what is there, whoever the server is, for so long at most: the proxy ends."""
+        until = time.monotonic() + seconds
+        while self._work and time.monotonic() < until:
             self._step()
 
-    def _put(self, size: int, work: Callable[..., None], *arguments: Any) -> None:
+    def _put(self, size: int, work: _Work, turn: MeteredTurn, *more: Any) -> None:
+        if turn.given_up:
+            return
+        arguments: tuple[Any, ...] = (turn, *more)
         if self._waiting + size > MOST_WAITING:
             # Its meter would miss what is left out now.
+            turn.given_up = True
             self.unmeasured += 1
             log.warning(
                 "turns not measured: too much at once", every=_EVERY_S, turns=self.unmeasured
             )
-            work, arguments, size = self._drop, arguments[:1], 0
+            work, arguments, size = self._drop, (turn,), 0
         self._work.append((work, arguments, size))
         self._waiting += size
         self.wake()
@@ -191,14 +201,20 @@ class Turns:
                 return
 
     def _step(self) -> None:
-        work, arguments, size = self._work.popleft()
-        self._waiting -= size
+        """Do what is first in the queue, or a part of it."""
+        work, arguments, size = self._work[0]
         try:
-            work(*arguments)
+            if self._parts is None:
+                self._parts = work(*arguments)
+            if self._parts is not None and next(self._parts, self) is None:
+                return
         except Exception as error:
             # Not its text, and no trace with it: they may hold what was parsed.
             log.error("a turn was lost to a fault", every=_EVERY_S, fault=type(error).__name__)
             self._drop(arguments[0])
+        self._parts = None
+        self._work.popleft()
+        self._waiting -= size
 
     # What is done later.
 
@@ -219,7 +235,7 @@ class Turns:
             one.framed = framing is not None
             one.meter = Meter(framing or "document", answer.encoding)
 
-    def _content(self, one: MeteredTurn, at: int, content: bytes) -> None:
+    def _content(self, one: MeteredTurn, at: int, content: bytes) -> Iterator[None]:
         if one.turn is None or one.meter is None:
             return
         if not one.framed:
@@ -229,10 +245,12 @@ class Turns:
         held, gap_ns, one.metered_ns = one.held, at - one.metered_ns, at
         if held == 2 or gap_ns >= CAUGHT_UP_NS:
             one.held = max(0, held - 1)
-        for chunk in one.meter.read(self._ms(one, at), content):
-            if held:
-                one.turn.hold_up(at)
-            one.turn.step_at(at, chunk.tokens)
+        for chunks in one.meter.parts(self._ms(one, at), content):
+            for chunk in chunks:
+                if held:
+                    one.turn.hold_up(at)
+                one.turn.step_at(at, chunk.tokens)
+            yield
 
     def _hold_up(self, one: MeteredTurn, at: int) -> None:
         one.held = 2

@@ -9,6 +9,7 @@ from decodewatch.agent.phases import Course, Phases
 from decodewatch.agent.runtimes.floors import FloorWatch
 from decodewatch.agent.runtimes.oom import KillCounter
 from decodewatch.agent.runtimes.process import ProcessReader
+from decodewatch.agent.runtimes.tellers import Teller
 from decodewatch.agent.runtimes.turns import OpenTurn
 from decodewatch.agent.runtimes.windows import WindowBuilder, stretches
 from decodewatch.agent.sampler import Series
@@ -103,8 +104,12 @@ class LiveRuntime:
         return None if self._reader is None else self._reader.alive()
 
     def active(self, now_us: int) -> list[OpenTurn]:
-        """The open turns that gave a sign of life lately."""
-        return [t for t in self.turns.values() if now_us - t.last_sign_us < self._silence_us]
+        """The open turns that gave a sign of life lately, and of which somebody can tell."""
+        return [
+            turn
+            for turn in self.turns.values()
+            if now_us - turn.last_sign_us < self._silence_us and not turn.untold(now_us)
+        ]
 
     def courses(self, now_us: int) -> list[Course]:
         """Those of the open turns that are at work; of one whose end was missed nobody knows."""
@@ -156,6 +161,18 @@ class LiveRuntime:
             if self._window.full:
                 self._close_window(now_us)
             self._window.add(part, depth, len(self.active(now_us)), throttle)
+
+    def told(self, turn: str, teller: Teller) -> None:
+        """Who has just told of a turn."""
+        known = self.turns.get(turn)
+        if known is not None:
+            known.teller = teller
+
+    def orphaned(self) -> list[OpenTurn]:
+        """The open turns of which nobody will tell any more: who did is gone for good."""
+        gone = {id(t.teller): t.teller for t in self.turns.values() if t.teller is not None}
+        ended = {name for name, teller in gone.items() if teller.ended}
+        return [turn for turn in self.turns.values() if id(turn.teller) in ended]
 
     def leave(self, now_us: int) -> None:
         """Its last connection closed after `bye`: what its memory shows from now on is of a process

@@ -31,6 +31,7 @@ from decodewatch.agent.runtimes.allowance import Allowance
 from decodewatch.agent.runtimes.live import Emit, LiveRuntime
 from decodewatch.agent.runtimes.oom import KillCounter
 from decodewatch.agent.runtimes.process import ProcessReader
+from decodewatch.agent.runtimes.tellers import Teller
 from decodewatch.agent.sources.kit.base import Reading
 from decodewatch.shared import logs
 from decodewatch.shared.clock import boot_us
@@ -89,6 +90,7 @@ class Runtimes:
         self._byes: set[Connection] = set()  # of these, the ones that said bye
         # Those that speak for another process: what they say of themselves is not about it.
         self._speakers: set[Connection] = set()
+        self._tellers: dict[Connection, Teller] = {}
         self._outlived: dict[Connection, str] = {}  # of these, whose runtime has ended: its id
         self._events = Allowance(EVENTS_AT_ONCE, EVENTS_EVERY_US, boot_us())
         self._done: OrderedDict[str, None] = OrderedDict()
@@ -111,9 +113,11 @@ class Runtimes:
         if isinstance(message, Begin):
             if message.turn not in self._done:
                 live.begin(message, self._session(message.session), now)
+                live.told(message.turn, self._tellers[connection])
         elif isinstance(message, Progress):
             if message.turn not in self._done:
                 live.progress(message, now)
+                live.told(message.turn, self._tellers[connection])
         elif isinstance(message, Ended):
             self._ended(connection, live.id, live, message, now)
         elif isinstance(message, Forget):
@@ -129,6 +133,12 @@ class Runtimes:
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
+        now = boot_us()
+        teller = self._tellers.pop(connection, None)
+        if teller is not None:
+            teller.leave(now)
+            if teller.gone_us is not None:
+                self._hurry_until = now + _HURRY_US
         said_bye = connection in self._byes
         self._byes.discard(connection)
         self._speakers.discard(connection)
@@ -137,20 +147,17 @@ class Runtimes:
         # A process may have several connections; what counts is how the last of them closes.
         if live is None or live in self._of.values():
             return
-        now = boot_us()
         if said_bye:
             live.leave(now)
         if live.alive() is False:
             self._end(live, now)
-        else:
-            self._hurry_until = now + _HURRY_US
 
     def _hello(self, connection: Connection, hello: Hello, now: int) -> None:
         pid = connection.pid or hello.pid
         if pid is None:
             raise Refusal(
-                "hello.pid: missing; accepted is the process's own pid, because the socket's "
-                "credentials show none to the agent"
+                "hello.pid: missing; accepted is the process's own pid, because nothing tells the "
+                "agent which process this is"
             )
         of_pid = None if hello.of_pid == connection.pid else hello.of_pid
         other = self._other(connection, of_pid)
@@ -186,6 +193,8 @@ class Runtimes:
         else:
             live = self._register(record, reader, now)
         self._of[connection] = live
+        if connection not in self._tellers:
+            self._tellers[connection] = Teller(connection.pid, self._root, lasts=connection.lasts)
         self._outlived.pop(connection, None)
         self._speakers.discard(connection)
         if other is not None:
@@ -370,6 +379,8 @@ class Runtimes:
                 self._end(live, now_us)
             elif now_us - live.last_sign_us >= self._silence_us and live not in self._of.values():
                 self._silent(live, alive, now_us)
+            else:
+                self._lose_orphaned(live, now_us)
 
     def look_in_us(self, now_us: int) -> int | None:
         """Microseconds until `look` should be called before the next tick; None: at the tick."""
@@ -493,6 +504,25 @@ class Runtimes:
         }
         self._event("runtime_vanished", live.id, now, data, last.id)
         live.turns.clear()
+
+    def _lose_orphaned(self, live: LiveRuntime, now: int) -> None:
+        """Report the turns as lost that only a process told of which is gone, such as a proxy. The
+        runtime itself goes on."""
+        turns = live.orphaned()
+        for turn in turns:
+            assert turn.teller is not None and turn.teller.gone_us is not None
+            end = turn.teller.gone_us
+            self._phases.end(turn.course, end, now)
+            self._emit(turn.lost(live.id, end), urgent=True)
+            self._remember(turn.id)
+            del live.turns[turn.id]
+        if turns:
+            log.warning(
+                "turns lost: who told of them is gone",
+                every=_LOG_EVERY_S,
+                runtime=live.id,
+                turns=len(turns),
+            )
 
     def _event(
         self, kind: str, runtime: str, now: int, data: dict[str, Scalar], turn: str | None = None

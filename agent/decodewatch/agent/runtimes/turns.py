@@ -2,6 +2,7 @@
 
 from decodewatch.agent.messages import Begin, Progress
 from decodewatch.agent.phases import Course
+from decodewatch.agent.runtimes.tellers import Teller
 from decodewatch.agent.runtimes.windows import Step, gaps
 from decodewatch.shared.records import Turn
 from decodewatch.shared.sketch import Sketch
@@ -16,6 +17,7 @@ class OpenTurn:
         self.course = course
         self.t = begin.t
         self.last_sign_us = now_us
+        self.teller: Teller | None = None  # who told of it last
         self.concurrency = 1
         self.depth: int | None = None
         self.prompt_tokens = begin.prompt_tokens
@@ -41,6 +43,10 @@ class OpenTurn:
             self.prompt_tokens = begin.prompt_tokens
         if begin.cached_tokens is not None:
             self._cached_tokens = begin.cached_tokens
+
+    def untold(self, now_us: int) -> bool:
+        """Whether nobody is there now who could tell of it."""
+        return self.teller is not None and self.teller.silent(self.last_sign_us, now_us)
 
     def see_memory(self, memory_bytes: int | None) -> None:
         """A reading of the runtime's memory; None is one that could not be had."""

@@ -12,8 +12,10 @@ from decodewatch.agent.sources.kit.base import Reason
 MAX_BYTES: Final = 1 << 20
 """An answer is at most so long, its head and the frames of its chunks among it."""
 _MAX_HEAD: Final = 64 * 1024
+_MAX_INTERIM: Final = 16
 _RECEIVE: Final = 64 * 1024
 _UNSUPPORTED: Final = frozenset({400, 404, 405, 410, 501})
+_MAX_NAMED: Final = 160  # characters of a request in words, which go into an event
 
 
 class Answer(NamedTuple):
@@ -22,6 +24,8 @@ class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
+    request: str
+    """What it answers, such as `GET /metrics`."""
 
 
 class Fault(NamedTuple):
@@ -42,10 +46,11 @@ def fault_of(result: Result) -> Fault | None:
     if status == 200:
         return None
     if status in (401, 403):
-        return Fault("denied", f"status {status}")
+        return Fault("denied", f"{result.request}: status {status}")
     if 300 <= status < 400:  # whoever answers elsewhere is not the server that was named
-        return Fault("unsupported", f"status {status}, a redirection")
-    return Fault("unsupported" if status in _UNSUPPORTED else "transient", f"status {status}")
+        return Fault("unsupported", f"{result.request}: status {status}, a redirection")
+    reason: Reason = "unsupported" if status in _UNSUPPORTED else "transient"
+    return Fault(reason, f"{result.request}: status {status}")
 
 
 class _Wrong(Exception):
@@ -117,6 +122,7 @@ class Get:
         self.path = path
         self.deadline_us = deadline_us
         self._selector = selector
+        self._request = f"GET {target.prefix}{path}"[:_MAX_NAMED]
         lines = [
             f"GET {target.prefix}{path} HTTP/1.1",
             f"Host: {target.label}",
@@ -129,6 +135,7 @@ class Get:
             lines.append(f"Authorization: Bearer {key}")
         self._unsent = "\r\n".join([*lines, "", ""]).encode()
         self._head = bytearray()
+        self._interim = 0
         self._answer: tuple[int, dict[str, str]] | None = None  # once the head is whole
         self._chunks: _Chunks | None = None
         self._length: int | None = None
@@ -142,7 +149,7 @@ class Get:
         try:
             made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         except OSError as error:
-            self._end(Fault("transient", error.strerror or "no socket"))
+            self._fail("transient", error.strerror or "no socket")
             return
         made.setblocking(False)
         self._socket = made
@@ -155,12 +162,12 @@ class Get:
     def late(self, now_us: int) -> None:
         """Give up where the deadline has passed."""
         if self.result is None and now_us >= self.deadline_us:
-            self._end(Fault("transient", "no answer in time"))
+            self._fail("transient", "no answer in time")
 
     def close(self) -> None:
         """Give up."""
         if self.result is None:
-            self._end(Fault("transient", "given up"))
+            self._fail("transient", "given up")
 
     def _ready(self, mask: int) -> None:
         if self._socket is None:
@@ -175,7 +182,7 @@ class Get:
         except OSError as error:
             self._lost(error.errno)
         except _Wrong as wrong:
-            self._end(Fault("implausible", str(wrong)))
+            self._fail("implausible", str(wrong))
 
     def _send(self, channel: socket.socket) -> None:
         code = channel.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -211,6 +218,9 @@ class Get:
             rest = bytes(self._head[end + 4 :])
             if not 100 <= status < 200:
                 break
+            self._interim += 1
+            if self._interim > _MAX_INTERIM:
+                raise _Wrong("interim answers without an end")
             self._head = bytearray(rest)  # an interim answer: the real one follows
         self._head.clear()
         self._answer = status, headers
@@ -231,22 +241,25 @@ class Get:
         assert self._answer is not None
         if self._chunks is not None:
             if self._chunks.feed(data):
-                self._end(Answer(*self._answer, bytes(self._chunks.body)))
+                self._end(Answer(*self._answer, bytes(self._chunks.body), self._request))
             return
         self._body += data
         if self._length is not None and len(self._body) >= self._length:
-            self._end(Answer(*self._answer, bytes(self._body[: self._length])))
+            self._end(Answer(*self._answer, bytes(self._body[: self._length]), self._request))
 
     def _closed(self) -> None:
         if self._answer is not None and self._chunks is None and self._length is None:
-            self._end(Answer(*self._answer, bytes(self._body)))
+            self._end(Answer(*self._answer, bytes(self._body), self._request))
         else:
-            self._end(Fault("transient", "cut short"))
+            self._fail("transient", "cut short")
 
     def _lost(self, code: int | None) -> None:
         # Nobody listens there; anything else may pass.
         reason: Reason = "absent" if code == errno.ECONNREFUSED else "transient"
-        self._end(Fault(reason, os.strerror(code or errno.EIO)))
+        self._fail(reason, os.strerror(code or errno.EIO))
+
+    def _fail(self, reason: Reason, word: str) -> None:
+        self._end(Fault(reason, f"{self._request}: {word}"))
 
     def _end(self, result: Result) -> None:
         self.result = result

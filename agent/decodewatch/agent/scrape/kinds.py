@@ -19,6 +19,8 @@ class Round(NamedTuple):
     """What names this life of the server, in its own words; None where it has none."""
     skipped: int
     """Lines that were not well formed."""
+    advice: str | None = None
+    """How the server would say more; told once to whoever runs it."""
 
 
 class Said(NamedTuple):

@@ -39,6 +39,7 @@ _NAMES: Final = m.names_of(TABLE)
 _ITS: Final = re.compile(rb"^llamacpp:", re.MULTILINE)
 _STARTED: Final = "process-start-time-unix"
 _MOST_SLOTS: Final = 4096
+_NO_METRICS: Final = frozenset({404, 501})  # of one that was started without --metrics
 
 
 class Slot(NamedTuple):
@@ -214,6 +215,7 @@ class LlamaServer:
         answer = yield "/metrics"
         fault = fault_of(answer)
         metrics: Metrics | Fault
+        advice = None
         if fault is None:
             assert isinstance(answer, Answer)
             metrics = parse(answer.body, _NAMES)
@@ -222,7 +224,12 @@ class LlamaServer:
         elif fault.reason != "unsupported":
             return fault
         else:
-            metrics = fault  # the default: it was started without --metrics
+            metrics = fault
+            if isinstance(answer, Answer) and answer.status in _NO_METRICS:
+                advice = (
+                    f"llama-server answers /metrics with {answer.status}: start it with "
+                    "--metrics; only /slots is read"
+                )
         started = answer.headers.get(_STARTED) if isinstance(answer, Answer) else None
         answer = yield "/slots"
         fault = fault_of(answer)
@@ -235,7 +242,7 @@ class LlamaServer:
             slots = parse_slots(answer.body) or Fault("implausible", "/slots is no list of slots")
         skipped = 0 if isinstance(metrics, Fault) else metrics.skipped
         unified = parse_command(command()).unified
-        return Round(read(metrics, slots, unified), started, skipped)
+        return Round(read(metrics, slots, unified), started, skipped, advice)
 
     def describe(self, command: Command) -> Generator[str, Result, Said | Fault]:
         """What the server says at /props, and of its model at /v1/models."""

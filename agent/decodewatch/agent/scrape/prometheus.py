@@ -19,6 +19,8 @@ _LINE: Final = re.compile(
     rb"(?:[ \t]+-?\d+(?:\.\d+)?)?(?:[ \t]+#[ \t].*)?[ \t]*"
 )
 _LONGEST_LINE: Final = 16 * 1024
+MOST_SERIES: Final = 1024
+"""Of one name; a name with more is left out, and each of its series beyond is a skipped line."""
 _LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(rb"\\(.)")
 
@@ -54,6 +56,7 @@ def parse(body: bytes, wanted: Collection[str]) -> Metrics:
     """
     names = {name.encode() for name in wanted}
     found: dict[bytes, dict[bytes, float]] = {}
+    crowded: set[bytes] = set()
     skipped = 0
     for line in body.split(b"\n"):
         line = line.strip()
@@ -64,11 +67,18 @@ def parse(body: bytes, wanted: Collection[str]) -> Metrics:
         if match is None or not math.isfinite(value):
             skipped += 1
         elif match[1] in names:
-            found.setdefault(match[1], {})[match[2] or b""] = value
+            series = found.setdefault(match[1], {})
+            labels = match[2] or b""
+            if len(series) < MOST_SERIES or labels in series:
+                series[labels] = value
+            else:
+                crowded.add(match[1])
+                skipped += 1
     return Metrics(
         {
             name.decode(): [(_labels(labels), value) for labels, value in series.items()]
             for name, series in found.items()
+            if name not in crowded  # a part of a sum is not the sum
         },
         skipped,
     )

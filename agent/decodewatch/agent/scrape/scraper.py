@@ -171,6 +171,7 @@ class _Server:
         self._counted: dict[str, Reading] = {}  # the counters as they were last read
         self._scraped_us: int | None = None  # when the last good round ended
         self._skipped = 0
+        self._advice: str | None = None  # that was told last
         self._process: Process | None = None
         self._last: Process | None = None  # the process that was known last
         self._command: list[str] = []
@@ -326,6 +327,9 @@ class _Server:
             self._restarted()
         self._started = found.started or self._started
         self._skipped += found.skipped
+        if found.advice not in (None, self._advice):
+            log.warning(found.advice, server=self._target.label)
+        self._advice = found.advice
         counters = [
             one for one in found.readings if one.measurement.kind == "counter" and one.known
         ]

@@ -10,8 +10,9 @@ from decodewatch.shared.errors import SettingsError, shown
 MAX_TARGETS: Final = 8
 KINDS: Final = ("llama-server", "vllm")
 ACCEPTED: Final = (
-    f"1 to {MAX_TARGETS} of [KIND=]http://ADDRESS:PORT, separated by commas, where KIND is "
-    f"{' or '.join(KINDS)} and ADDRESS an IP address or localhost"
+    f"1 to {MAX_TARGETS} of [KIND=]http://ADDRESS:PORT[/PREFIX], separated by commas, where KIND "
+    f"is {' or '.join(KINDS)}, ADDRESS an IP address or localhost, and /PREFIX what comes before "
+    "/metrics"
 )
 _TARGET: Final = re.compile(
     r"(?:(?P<kind>[\w-]+)=)?http://(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[\w.-]+))"
@@ -62,6 +63,10 @@ def _target(text: str) -> Target:
     refusal = SettingsError(f"scrape: {shown(text, 200)}; accepted are {ACCEPTED}")
     if match is None or match["kind"] not in (None, *KINDS):
         raise refusal
+    if match["prefix"].endswith("/metrics"):
+        raise SettingsError(
+            f"scrape: {shown(text, 200)}: the agent adds /metrics itself; accepted are {ACCEPTED}"
+        )
     host = match["six"] or match["host"]
     port = int(match["port"] or 80)
     try:

@@ -304,8 +304,8 @@ class Channel:
     def _refused(self, turn: object, reason: str, backlog: Backlog, now: float) -> None:
         if isinstance(turn, str):
             # Of an open turn it is one message that was refused; its record is still to come.
-            self._begun.discard(turn)
             if backlog.remove(turn):
+                self.give_up(turn)
                 self.count_dropped("the agent refused them: %s", reason)
         elif self.welcomed:
             complain.once("message", "decodewatch: the agent refused a message: %s", reason)

@@ -261,6 +261,7 @@ class Link:
             channel.hurry(time.monotonic() + SOON_S)
         except Exception:
             complain.once("end", "decodewatch: a turn cannot be told", trace=True)
+            channel.give_up(course.id)
             channel.count_dropped("they could not be told, which is a fault of decodewatch")
 
     def _discard(self, channel: Channel, course: Course) -> None:

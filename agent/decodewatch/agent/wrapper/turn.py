@@ -137,12 +137,15 @@ class Turn:
     def step_at(self, at: int, tokens: int = 1) -> None:
         """The step of an engine elsewhere, which came at a `time.monotonic_ns()` of the past and
         not before the step that was told last."""
-        self._stamp(at, tokens)
+        moment = self._moment(at)
+        self._stamp(time.monotonic_ns() if moment is None else moment, tokens)
 
     def hold_up(self, at: int) -> None:
         """Between the step before `at` and the next one the engine waited for its reader: that gap
         is in no percentile, and the turn's decode time is not known."""
-        self._stamps.append((at, 0))
+        moment = self._moment(at)
+        if moment is not None:
+            self._stamps.append((moment, 0))
 
     def callback(
         self, inner: Callable[P, R], tokens: Callable[P, int] | None = None
@@ -370,6 +373,14 @@ class Turn:
                 self._stamp(at, size)
 
         return count
+
+    def _moment(self, at: object) -> int | None:
+        """A moment of this turn until now, whatever somebody else's clock says; None: not one."""
+        try:
+            return max(self._course.accepted_ns, min(index(at), time.monotonic_ns()))  # type: ignore[arg-type]
+        except Exception:
+            complain.once("at", "decodewatch: at %s; accepted is a time.monotonic_ns()", _plain(at))
+            return None
 
     def _stamp(self, at: int, tokens: object) -> None:
         """Append the stamp of a chunk of so many tokens; none for 0."""
