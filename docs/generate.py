@@ -37,8 +37,8 @@ Every setting has four sources, the later ones winning: its default; the table o
 a TOML file (`--settings FILE`, else `$DECODEWATCH_SETTINGS`, else `{DEFAULT_FILE}`
 where that exists); the environment, `DECODEWATCH_<TABLE>_<SETTING>`; the command's flag, with `-`
 for `_`. A setting that is unknown, of the wrong type or out of range stops the command with status
-2 and says what is accepted; so does a table of the file that is none of these. Several components may
-share one file: each reads its own table.
+2 and says what is accepted; so does a table of the file that is none of these. Several components
+may share one file: each reads its own table.
 """
 MEASUREMENTS_TOP = """\
 # Measurements

@@ -11,8 +11,11 @@ from support.application import AgentProcess
 from support.devices import DEVICES
 
 from decodewatch.agent.settings import AgentSettings
-from decodewatch.agent.show import for_people
+from decodewatch.agent.show import Machine, Read, as_text, for_people
+from decodewatch.agent.sources.kit.base import Measurement, Reading, Reason, read_as
+from decodewatch.shared.diagnose.throttle import Verdict
 from decodewatch.shared.errors import SettingsError
+from decodewatch.shared.records import Scalar
 
 COMMAND = [sys.executable, "-m", "decodewatch.shared.cli", "agent"]
 
@@ -62,6 +65,45 @@ def test_sources_reads_a_recorded_device_and_says_why_not(board: str) -> None:
 )
 def test_sources_prints_values_as_people_say_them(value: float, unit: str, shown: str) -> None:
     assert for_people(value, unit) == shown
+
+
+def reading(row: Measurement, value: float | None, reason: Reason = "absent") -> Reading:
+    return read_as(row, value, reason)
+
+
+SLOWED = Measurement("cpu_throttle_microseconds", "microseconds", "counter", "")
+ENERGY = Measurement("energy_joules", "joules", "counter", "")
+BUSY = Measurement("cpu_busy_share", "share", "gauge", "")
+
+
+def test_counters_say_since_when_they_count_and_names_in_microseconds_are_explained_once() -> None:
+    rows = [reading(SLOWED, 2_801_440_000), reading(ENERGY, 5.0), reading(BUSY, 0.5)]
+    text = as_text([Read("a", "/a", rows, 1), Read("b", "/b", rows, 1)])
+    assert text.count("2801.44 s since boot\n") == 2
+    assert text.count("5 J since the counter began\n") == 2
+    assert text.count("50 %\n") == 2
+    assert text.count("*_microseconds: shown in s here") == 1
+    assert "_microseconds:" not in as_text([Read("b", "/b", [reading(BUSY, 0.5)], 1)])
+
+
+def test_what_may_not_be_read_comes_before_what_is_not_there() -> None:
+    found = [
+        Read("one", "/one", [reading(BUSY, None)], 1),
+        Read("two", "/two", [reading(BUSY, None, "denied"), reading(SLOWED, None)], 1),
+        Read("three", "/three", [reading(BUSY, None)], 1),
+    ]
+    lines = as_text(found).splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["Nothing", "two", "one", "three"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_device_without_a_ceiling_says_how_to_get_one(known: bool) -> None:
+    description: dict[str, Scalar] = {"spec_note": "not in the table of known devices"}
+    if known:
+        description["ceiling_bytes_per_second"] = 41_200_000_000
+    verdict = Verdict("none", "low", {}, "Nothing.", ())
+    text = as_text([], Machine(description, verdict))
+    assert ("devices; `decodewatch agent bandwidth` measures it\n" in text) != known
 
 
 def test_a_log_that_cannot_be_read_to_its_end_exits_with_1() -> None:

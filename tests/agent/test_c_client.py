@@ -36,7 +36,7 @@ def test_a_client_in_c_gives_the_agent_a_turn_and_hears_that_it_is_stored(
         assert done.returncode == 0, done.stdout + done.stderr
         welcome, stored = done.stdout.splitlines()
         assert '"welcome"' in welcome and '"stored"' in stored
-        until(lambda: "runtime ended" in agent.said(), 10, "its process has ended")
+        until(lambda: "runtime ended" in agent.log.read_text(), 10, "its process has ended")
         assert agent.stop()[0] == 0
     (end,) = events(agent.state, "runtime_ended")
     assert end.data == {"cause": "exit", "said_bye": True}

@@ -199,6 +199,29 @@ def test_the_devices_oom_kills_are_known_between_ticks() -> None:
     assert sampler.oom_kills is None
 
 
+def test_the_first_tick_says_how_many_sources_have_something(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    _, failed = told()
+    sources = [
+        Scripted("one", [known(TEMP, 50.0), unknown(FREE, "transient")]),
+        Scripted("soon", [unknown(BUSY, "transient")]),
+        Scripted("none", [unknown(FREE, "absent")]),
+        Scripted("bad", ValueError("a fault")),
+    ]
+    sampler = Sampler(sources, 0, failed)
+    for second in range(1, 4):
+        sampler.tick(second * SECOND)
+    (line,) = [record for record in caplog.records if record.getMessage() == "sources"]
+    assert getattr(line, "fields") == {  # noqa: B009 (set by `shared.logs`)
+        "read": 1,
+        "to_come": 1,
+        "of": 4,
+        "see": "decodewatch agent sources",
+    }
+
+
 def test_stopping_closes_every_source() -> None:
     _, failed = told()
     source = Scripted("one", [known(TEMP, 50.0)])

@@ -131,10 +131,12 @@ def test_a_first_identity_that_cannot_be_kept_is_none(tmp_path: Path) -> None:
 
 
 def test_a_measurement_that_a_full_disk_does_not_take_leaves_the_one_before(tmp_path: Path) -> None:
-    old = Measurement(1, 1e9, 1e9, 2, "a board", 1 << 30, None, None)
+    old = Measurement(1, 1e9, 1e9, 2, "a board", 1 << 30, None, None, 1.0)
     with small_disk(tmp_path / "disk", 64) as folder:
         measurements.store(folder, old)
         fill(folder / "filler")
         with pytest.raises(AgentError, match=r"bandwidth\.json: cannot be written: No space left"):
-            measurements.store(folder, Measurement(2, 2e9, 2e9, 2, "a board", 1 << 30, None, None))
+            measurements.store(
+                folder, Measurement(2, 2e9, 2e9, 2, "a board", 1 << 30, None, None, 1.0)
+            )
         assert measurements.load(folder) == [old]

@@ -28,6 +28,8 @@ ORIN = {
     "spec_device": "Jetson Orin Nano 8GB",
 }
 
+MEASURE = "; `decodewatch agent bandwidth` measures it"
+
 
 def line(description: dict[str, Any]) -> str:
     return " | ".join(lists.board(description)).replace("\\", "").replace("\u2060", "")
@@ -49,12 +51,12 @@ def test_a_board_is_told_in_one_line() -> None:
             "ceiling 41.2 GB/s, measured (specification of Jetson Orin Nano 8GB: 68.3 GB/s)",
         ),
         (
-            {"ceiling_bytes_per_second": None, "spec_note": "no row for this device"},
-            "ceiling unknown: no row for this device",
+            {"ceiling_bytes_per_second": None, "spec_note": "not in the table of known devices"},
+            "ceiling unknown: not in the table of known devices" + MEASURE,
         ),
-        ({"ceiling_from": None, "spec_note": None}, "ceiling unknown"),
-        ({"ceiling_bytes_per_second": -1}, "ceiling unknown"),
-        ({"ceiling_bytes_per_second": "much"}, "ceiling unknown"),
+        ({"ceiling_from": None, "spec_note": None}, "ceiling unknown" + MEASURE),
+        ({"ceiling_bytes_per_second": -1}, "ceiling unknown" + MEASURE),
+        ({"ceiling_bytes_per_second": "much"}, "ceiling unknown" + MEASURE),
     ],
 )
 def test_the_ceiling_says_where_it_comes_from(changed: dict[str, Any], said: str) -> None:
@@ -62,11 +64,10 @@ def test_the_ceiling_says_where_it_comes_from(changed: dict[str, Any], said: str
 
 
 def test_a_pc_is_called_by_its_processor_where_nothing_better_is_known() -> None:
-    assert line({"cpu": "AMD EPYC"}) == "AMD EPYC | ceiling unknown"
-    assert line({}) == "model unknown | ceiling unknown"
-    assert (
-        line({"model": 5, "memory_bytes": True, "l4t": ["x"]}) == "model unknown | ceiling unknown"
-    )
+    nothing = f"model unknown | ceiling unknown{MEASURE}"
+    assert line({"cpu": "AMD EPYC"}) == f"AMD EPYC | ceiling unknown{MEASURE}"
+    assert line({}) == nothing
+    assert line({"model": 5, "memory_bytes": True, "l4t": ["x"]}) == nothing
 
 
 def test_what_a_device_says_of_itself_cannot_be_markup() -> None:

@@ -6,7 +6,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from decodewatch.shared import broker, logs
+from decodewatch.shared import broker
 from decodewatch.shared.broker import BrokerSettings, make_client, why_ended
 from decodewatch.shared.errors import SettingsError
 

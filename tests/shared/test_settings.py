@@ -71,7 +71,11 @@ def test_a_path_loses_its_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ('[agent]\nform = "xml"\n', "form: 'xml'; accepted is text or json"),
         ('[agent]\nhost = "a\\nb"\n', "host: "),
         ("agent = 1\n", r"agent: 1; accepted is a table \[agent\]"),
-        ("[example\n", "not TOML"),
+        ("up = 1\n", r"settings.toml: up: 1; accepted is a table \[up\]"),
+        ("[[agent]]\nport = 1\n", r"agent: \[.*\]; accepted is a table \[agent\]"),
+        ("port = 1\n[agent]\n", r"settings.toml: 'port': no such table; known are \[agent\], "),
+        ("[agnet]\nport = 1\n", r"settings.toml: 'agnet': no such table; .*\[collector\], "),
+        ("[agent\n", "not TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, toml: str, says: str) -> None:

@@ -241,6 +241,39 @@ def test_a_package_at_its_power_limit_with_clocks_down_is_power(
     assert judge(seen(levels, clocks=[clock])).state == state
 
 
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (COOL, "cable"),
+        ({"temp_celsius": {"tj": 65.0}}, "cable"),
+        ({"temp_celsius": {"tj": 83.2}}, "It is also at 83 °C. Use"),
+        (
+            {"temp_celsius": {"tj": 83.2}, "temp_passive_celsius": {"tj": 85.0}},
+            "It is also at 83 °C, 2 °C below its passive trip point. Use",
+        ),
+        (
+            {"temp_celsius": {"tj": 85.1}, "temp_passive_celsius": {"tj": 85.0}},
+            "It is also at 85 °C, its passive trip point. Use",
+        ),
+        (
+            {"temp_celsius": {"tj": 88.0}, "temp_passive_celsius": {"tj": 85.0}},
+            "It is also at 88 °C, 3 °C above its passive trip point. Use",
+        ),
+    ],
+)
+def test_a_low_voltage_says_so_where_it_is_also_hot(levels: Any, said: str) -> None:
+    found = judge(seen({**levels, "firmware_limit": {"under_voltage": 1}}))
+    assert found.state == "power"
+    assert said in found.sentence
+    assert ("also at" in found.sentence) == ("also at" in said)
+
+
+def test_a_power_limit_says_so_where_it_is_also_hot() -> None:
+    found = judge(seen({"temp_celsius": {"x86_pkg_temp": 91.0}, "gpu_limited": {"power": 1}}))
+    assert found.state == "power"
+    assert "It is also at 91 °C. Raise the limit" in found.sentence
+
+
 def test_heat_comes_before_a_power_limit() -> None:
     found = judge(seen({"gpu_limited": {"thermal": 1, "power": 1}}))
     assert (found.state, found.evidence["also"]) == ("thermal", "power")
@@ -285,6 +318,7 @@ def test_without_anything_that_would_show_it_the_state_is_unknown() -> None:
     }
     found = judge(Seen(levels={"cpu_busy_share": {"": 0.5}}, unknown=unknown))
     assert (found.state, found.reason, found.watched) == ("unknown", "absent", ())
+    assert "no trip points, cooling devices or counters can be read." in found.sentence
     denied = judge(Seen(unknown={**unknown, "temp_passive_celsius": frozenset({"denied"})}))
     assert (denied.state, denied.reason) == ("unknown", "denied")
     assert "rights" in denied.sentence
@@ -327,8 +361,33 @@ def test_none_says_what_was_watched() -> None:
     assert found.watched == (
         "cooling devices", "temperatures against trip points", "over-current counters",
     )  # fmt: skip
-    for name in found.watched:
-        assert name in found.sentence
+    assert found.sentence == (
+        "No sign of throttling in what can be watched: cooling devices, temperatures against trip "
+        "points, over-current counters."
+    )
+
+
+BLIND = " Heat would not show here."
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (seen({}, increases=counted(oc1=0)), BLIND),
+        (seen({"temp_celsius": {"tj": 50.0}}, increases=counted(oc1=0)), BLIND),
+        (seen({"firmware_limit": {"under_voltage": 0}}), BLIND),
+        (seen({"firmware_limit": {"under_voltage": 0, "soft_temp_limit": 0}}), ""),
+        (seen({"gpu_limited": {"thermal": 0}}), " Heat of the CPU would not show here."),
+        (seen({"gpu_thermal_level": {"": 0}}), " Heat of the CPU would not show here."),
+        (seen({"cooling_share": {"Processor": 0.0}}), ""),
+        (seen(COOL), ""),
+        (seen({}, increases={"cpu_throttle_events": {"package0": Increase(0, 4.0)}}), ""),
+    ],
+)
+def test_none_says_where_heat_would_not_show(shown: Seen, said: str) -> None:
+    found = judge(shown)
+    assert found.state == "none"
+    assert found.sentence.endswith(f"{', '.join(found.watched)}.{said}")
 
 
 def test_counters_of_which_one_reading_is_known_are_little_to_go_by() -> None:

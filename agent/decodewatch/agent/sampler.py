@@ -218,6 +218,7 @@ class Sampler:
         self._series = Series(now_us)
         self._back_off: dict[str, tuple[int, int]] = {}  # source: (seconds, until this time)
         self._told: set[str] = set()
+        self._counted = False
         self.readings: list[Reading] = []
         """What was read at the last tick, one reading a key."""
         self.oom_kills: int | None = None
@@ -230,10 +231,11 @@ class Sampler:
 
     def tick(self, now_us: int) -> None:
         """Read every source once."""
-        readings: list[Reading] = []
-        for source in self._sources:
-            readings += self._read(source, now_us)
-        self.readings = first_known(readings)
+        each = [self._read(source, now_us) for source in self._sources]
+        if not self._counted:
+            self._counted = True
+            _say_what_is_read(each)
+        self.readings = first_known(reading for readings in each for reading in readings)
         self._series.add(self.readings)
         self._see_kills(self.readings)
 
@@ -290,3 +292,17 @@ class Sampler:
         if seconds:
             del self._back_off[source.name]
         return readings
+
+
+def _say_what_is_read(each: Sequence[Sequence[Reading]]) -> None:
+    """How many sources have something here; `to_come`: those whose values take a moment."""
+    read = [any(reading.known for reading in readings) for readings in each]
+    waiting = [any(reading.reason == "transient" for reading in readings) for readings in each]
+    to_come = sum(waits and not known for known, waits in zip(read, waiting, strict=True))
+    log.info(
+        "sources",
+        read=sum(read),
+        **({"to_come": to_come} if to_come else {}),
+        of=len(each),
+        see="decodewatch agent sources",
+    )

@@ -29,6 +29,13 @@ _WHY: Final[dict[Reason, str]] = {
 }
 
 
+class Record(NamedTuple):
+    """Which record of a log it is, and its time as it is written there, if it has one."""
+
+    number: int
+    when: str | None
+
+
 class Read(NamedTuple):
     """What one source read, how long that took, and where it looked."""
 
@@ -36,6 +43,8 @@ class Read(NamedTuple):
     where: str
     readings: list[Reading]
     took_us: int
+    record: Record | None = None
+    """Of a log, not of a device."""
 
 
 class Machine(NamedTuple):
@@ -79,13 +88,20 @@ def read_all(root: Path) -> list[Read]:
 
 
 def read_log(log: BinaryIO, where: str) -> Iterator[Read]:
-    """What each record of a tegrastats log shows. Raises AgentError where it cannot be read on."""
+    """What each record of a tegrastats log shows.
+
+    Raises AgentError where it cannot be read on, and where there is none.
+    """
+    number = 0
     while line := _next_line(log, where):
         began = time.perf_counter()
-        records = tegrastats.parse(line)
-        took_us = round((time.perf_counter() - began) * 1_000_000)
-        for readings in records:
-            yield Read(tegrastats.Tegrastats.name, where, readings, took_us)
+        for when, readings in tegrastats.shown(line):
+            took_us = round((time.perf_counter() - began) * 1_000_000)
+            number += 1
+            yield Read(tegrastats.Tegrastats.name, where, readings, took_us, Record(number, when))
+            began = time.perf_counter()
+    if not number:
+        raise AgentError(f"no tegrastats record in {where}")
 
 
 def _next_line(log: BinaryIO, where: str) -> bytes:
@@ -108,10 +124,14 @@ def taken(found: Iterable[Read]) -> list[Reading]:
 
 
 def as_json(found: Sequence[Read], machine: Machine | None = None) -> str:
-    """One document: what is taken, and with `machine` what that says of it."""
+    """One document: what is taken, with `machine` what that says of it, and of a log which record
+    it is."""
     source_of = {id(one): read.source for read in found for one in read.readings}
     measurements = [_fields(one, source_of[id(one)]) for one in taken(found)]
     document: dict[str, Any] = {"measurements": measurements}
+    record = next((read.record for read in found if read.record is not None), None)
+    if record is not None:
+        document = {"record": record.number, "time": record.when, **document}
     if machine is not None:
         verdict = machine.verdict
         measurements.append(_fields(_as_reading(verdict), "throttle"))
@@ -142,24 +162,50 @@ def _fields(reading: Reading, source: str) -> dict[str, Any]:
 
 
 def as_text(found: Sequence[Read], machine: Machine | None = None) -> str:
-    """For people: a block a source; those that read nothing are one line each, at the end."""
-    blocks, nothing = [], []
+    """For people: a block a source; those that read nothing are one line each, at the end.
+
+    A record of a log is one block.
+    """
+    blocks: list[str] = []
+    nothing: list[str] = []
+    absent: list[str] = []
     if machine is not None:
         described = [
-            f"  {name:<44} {_said(name, value)}" for name, value in machine.description.items()
+            f"  {name:<44} {_said(name, value)}" for name, value in _described(machine.description)
         ]
         blocks.append("\n".join(("device:", *described)))
         blocks.append(f"throttling: {machine.verdict.state}\n  {machine.verdict.sentence}")
     for read in found:
-        if any(reading.known for reading in read.readings):
+        if read.record is not None or any(reading.known for reading in read.readings):
             blocks.append("\n".join(_block(read)))
         else:
-            nothing.append(f"  {read.source:<16} {_why(read.readings):<20} {read.where}")
-    if nothing:
-        blocks.append("\n".join(("Nothing from:", *nothing)))
-    reasons = {reading.reason for read in found for reading in read.readings}
-    blocks.append("\n".join(f"{name}: {why}" for name, why in _WHY.items() if name in reasons))
-    return "\n\n".join(blocks)
+            why = _why(read.readings)
+            # What the device does not have comes last: nothing can be done about it.
+            some = absent if why == "absent" else nothing
+            some.append(f"  {read.source:<16} {why:<20} {read.where}")
+    if nothing or absent:
+        blocks.append("\n".join(("Nothing from:", *nothing, *absent)))
+    notes = _notes([reading for read in found for reading in read.readings])
+    if notes:
+        blocks.append("\n".join(notes))
+    return ("\n" if any(read.record is not None for read in found) else "\n\n").join(blocks)
+
+
+def _described(description: Mapping[str, Scalar]) -> Iterable[tuple[str, Scalar]]:
+    """The description, and where there is no ceiling how to get one."""
+    for name, value in description.items():
+        if name == "spec_note" and "ceiling_bytes_per_second" not in description:
+            value = f"{value}; `decodewatch agent bandwidth` measures it"
+        yield name, value
+
+
+def _notes(readings: Sequence[Reading]) -> list[str]:
+    """What the words and units of the readings mean, as far as they need it."""
+    reasons = {reading.reason for reading in readings}
+    notes = [f"{name}: {why}" for name, why in _WHY.items() if name in reasons]
+    if any(one.known and one.measurement.unit == "microseconds" for one in readings):
+        notes.append("*_microseconds: shown in s here, in microseconds in --json and in records")
+    return notes
 
 
 def _said(name: str, value: Scalar) -> str:
@@ -171,12 +217,19 @@ def _said(name: str, value: Scalar) -> str:
 
 
 def _block(read: Read) -> Iterable[str]:
+    if read.record is not None:
+        number, when = read.record
+        yield f"record {number}" if when is None else f"record {number}, {when}"
     yield f"{read.source}: {read.where} ({read.took_us} us)"
     for reading in read.readings:
         if reading.reason is not None:
             value = f"unknown: {reading.reason}"
         elif reading.value is not None:
             value = for_people(reading.value, reading.measurement.unit)
+            if reading.measurement.kind == "counter":
+                # The energy of a processor begins again at its range, many times in a boot.
+                energy = reading.measurement.unit == "joules"
+                value += " since the counter began" if energy else " since boot"
         else:
             value = str(reading.word)
         yield f"  {reading.key:<44} {value}"

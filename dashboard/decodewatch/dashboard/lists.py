@@ -163,7 +163,7 @@ def _ceiling(
     origin, of = word("ceiling_from", ""), word("spec_device", " of ") or ""
     if ceiling is None or origin is None:
         why = word("spec_note", ": ")
-        return f"ceiling {words.UNKNOWN}{why or ''}"
+        return f"ceiling {words.UNKNOWN}{why or ''}; `decodewatch agent bandwidth` measures it"
     if origin == "measured":
         beside = "" if spec is None else f" (specification{of}: {words.rate(spec)})"
         return f"ceiling {words.rate(ceiling)}, measured{beside}"

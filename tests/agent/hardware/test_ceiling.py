@@ -24,6 +24,7 @@ PI = Measurement(
     memory_bytes=8 << 30,
     power_mode=None,
     dram_max_hertz=None,
+    running_share=1.0,
 )
 
 
@@ -84,7 +85,7 @@ def test_memory_that_is_faster_than_the_row_knows_is_other_memory() -> None:
 
 def test_a_device_without_a_row_has_no_peak() -> None:
     found = specification(None, Clocks(3_199_000_000))
-    assert (found.bytes_per_second, found.note) == (None, "no row for this device")
+    assert (found.bytes_per_second, found.note) == (None, "not in the table of known devices")
     nothing = ceiling(None, Clocks(), None, [])
     assert (nothing.bytes_per_second, nothing.origin, nothing.measured) == (None, None, None)
 
@@ -126,16 +127,50 @@ def test_a_cpu_that_cannot_fill_the_bus_does_not_set_the_ceiling_of_the_gpu() ->
     assert ceiling(known("jetson-orin-8gb"), Clocks(), None, [slow]).origin == "measured"
 
 
+def test_a_disturbed_measurement_is_no_ceiling() -> None:
+    disturbed = dataclasses.replace(PI, at=PI.at + 1, read_bytes_per_second=5e9, running_share=0.5)
+    row = known("raspberry-pi-5")
+    assert ceiling(row, Clocks(), None, [disturbed]).origin == "specification"
+    alone = ceiling(None, Clocks(), None, [disturbed])
+    assert (alone.bytes_per_second, alone.origin, alone.measured) == (None, None, disturbed)
+    found = ceiling(row, Clocks(), None, [disturbed, PI])
+    assert (found.bytes_per_second, found.origin, found.measured) == (11.2e9, "measured", PI)
+
+
 # The file.
+
+
+def test_a_disturbed_measurement_is_kept_only_where_none_is_better(tmp_path: Path) -> None:
+    def disturbed(after: int, rate: float) -> measurements.Measurement:
+        return dataclasses.replace(
+            PI, at=PI.at + after, read_bytes_per_second=rate, running_share=0.6
+        )
+
+    first, slower, faster = disturbed(0, 8e9), disturbed(1, 7e9), disturbed(2, 9e9)
+    assert measurements.store(tmp_path, first) is None
+    assert measurements.store(tmp_path, slower) == first
+    assert measurements.load(tmp_path) == [first]
+    assert measurements.store(tmp_path, faster) is None
+    assert measurements.load(tmp_path) == [faster]
+    whole = dataclasses.replace(PI, at=PI.at + 3, read_bytes_per_second=8.5e9)
+    assert measurements.store(tmp_path, whole) is None
+    assert measurements.store(tmp_path, disturbed(4, 9e9)) == whole
+    assert measurements.load(tmp_path) == [whole]
+    elsewhere = dataclasses.replace(slower, dram_max_hertz=2.1e9)
+    assert measurements.store(tmp_path, elsewhere) is None
+    assert set(measurements.load(tmp_path)) == {whole, elsewhere}
+    again = dataclasses.replace(PI, at=PI.at + 5, read_bytes_per_second=8e9)
+    assert measurements.store(tmp_path, again) is None
+    assert set(measurements.load(tmp_path)) == {again, elsewhere}
 
 
 def test_what_was_measured_is_kept_for_each_power_mode(tmp_path: Path) -> None:
     fast = dataclasses.replace(PI, power_mode="MAXN", at=PI.at + 1)
     again = dataclasses.replace(fast, at=PI.at + 2, read_bytes_per_second=12e9)
     for one in (PI, fast, again):
-        file = measurements.store(tmp_path, one)
+        assert measurements.store(tmp_path, one) is None
     assert measurements.load(tmp_path) == [again, PI]
-    assert file.stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / measurements.FILE).stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir()] == [measurements.FILE]
 
 
@@ -178,6 +213,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "model": (1, "", "a\nb", "x" * 200),
     "memory_bytes": (0, "8"),
     "power_mode": ([], "\x1b"),
+    "running_share": (-0.1, 3, None, "1", True, float("nan")),
 }
 
 
@@ -199,7 +235,8 @@ def test_no_cut_of_the_file_gives_another_figure(data: st.DataObject) -> None:
 
     with TemporaryDirectory() as name:
         folder = Path(name)
-        content = measurements.store(folder, PI).read_bytes()
+        measurements.store(folder, PI)
+        content = (folder / measurements.FILE).read_bytes()
         end = data.draw(st.integers(0, len(content)))
         (folder / measurements.FILE).write_bytes(content[:end])
         assert measurements.load(folder) in ([], [PI])

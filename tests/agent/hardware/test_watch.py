@@ -173,7 +173,7 @@ def test_a_new_measurement_is_picked_up(tmp_path: Path, folder: Path) -> None:
         "specification",
         17_068_000_000,
     )
-    made = Measurement(1, 11.2e9, 12.5e9, 2, found.model, found.memory_bytes, None, None)
+    made = Measurement(1, 11.2e9, 12.5e9, 2, found.model, found.memory_bytes, None, None, 1.0)
     measurements.store(folder, made)
     data = look(watch, 70)["device_described"]
     assert (data["ceiling_from"], data["ceiling_bytes_per_second"]) == ("measured", 11_200_000_000)
@@ -186,7 +186,7 @@ def test_a_new_measurement_is_picked_up(tmp_path: Path, folder: Path) -> None:
 def test_a_measurement_that_a_cloned_image_brought_is_not_this_device_s(
     watch: DeviceWatch, folder: Path
 ) -> None:
-    made = Measurement(1, 11.2e9, 12.5e9, 2, "Raspberry Pi 5", 8 << 30, None, None)
+    made = Measurement(1, 11.2e9, 12.5e9, 2, "Raspberry Pi 5", 8 << 30, None, None, 1.0)
     measurements.store(folder, made)
     assert "measured_at" not in look(watch, 0)["device_described"]
     measurements.store(folder, dataclasses.replace(made, model=None))
@@ -198,4 +198,4 @@ def test_a_device_of_which_nothing_is_known_says_so(folder: Path) -> None:
         *(None, None, None, (), None, 4096, None, None, None, None, None, None),
     )
     data = look(DeviceWatch(nothing, folder, None, 0), 0)["device_described"]
-    assert data == {"page_bytes": 4096, "spec_note": "no row for this device"}
+    assert data == {"page_bytes": 4096, "spec_note": "not in the table of known devices"}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,60 @@ def test_a_server_that_is_not_there_is_a_client_that_is_reset(tmp_path: Path) ->
         client = dial(proxy.port)
         assert client.hear_end() == b"" and client.ended == "reset"
         assert proxy.stop()[0] == 0
-        assert "upstream not reached" in proxy.said()
+        assert "upstream not reached reason=" in proxy.said()
+
+
+def test_it_warns_of_a_server_and_an_agent_that_are_not_there_yet(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    agent, port = tmp_path / "agent.sock", free_port()
+    with ProxyProcess(tmp_path, port, engine="toy") as proxy:
+        until(lambda: f"upstream not reached yet upstream=http://127.0.0.1:{port}" in proxy.said())
+        assert f"no agent at {agent} yet" in proxy.said()
+        assert proxy.stop()[0] == 0
+    inbox = InboxServer(agent).start()
+    proxy = ProxyProcess(tmp_path, server.port, engine="toy")
+    proxy.log = tmp_path / "second.log"
+    with proxy:
+        # It listens before it could warn: wait until all that comes first has been said.
+        until(lambda: inbox.connections == 1)
+        with contextlib.closing(dial(proxy.port)) as client:
+            client.send(request(CHAT))
+            until(lambda: server.peers)
+        assert proxy.stop()[0] == 0
+        assert "not reached yet" not in proxy.said() and "no agent" not in proxy.said()
+    assert len(server.peers) == 1  # its start took none
+    inbox.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"engine": "llama.cpp"}, "llama-server"),  # as scraping calls it
+        ({"engine": "toy"}, "toy"),
+        ({}, "127.0.0.1:{port}"),
+        ({"engine": "toy", "name": "mine"}, "mine"),
+    ],
+)
+def test_a_runtime_without_a_name_has_its_engines_or_else_the_servers_address(
+    server: ScriptedServer, tmp_path: Path, settings: dict[str, str], name: str
+) -> None:
+    def script(peer: Peer) -> None:
+        if peer.hear(HEAD_END).startswith(b"GET "):
+            peer.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        else:
+            peer.send(stream_of(FINISHED))
+
+    server.script = script
+    inbox = InboxServer(tmp_path / "agent.sock").start()
+    with ProxyProcess(tmp_path, server.port, **settings) as proxy:
+        with contextlib.closing(dial(proxy.port)) as client:
+            client.send(request(CHAT))
+            client.hear(FINISHED)
+        inbox.wait_for("turn")
+    (hello,) = inbox.of("hello")
+    assert hello["name"] == name.format(port=server.port)
+    inbox.stop()
 
 
 def test_many_clients_at_once_each_get_their_own_answer(
@@ -183,6 +237,10 @@ def test_many_clients_at_once_each_get_their_own_answer(
         (["--upstream=http://a..b"], "upstream"),
         ([f"--upstream=http://{'a' * 64}.local"], "upstream"),
         (["--upstream=http://localhost:8079"], "is where the proxy listens"),
+        (["--upstream=http://127.0.0.1:9", "--listen=0.0.0.0:9"], "is where the proxy listens"),
+        (["--upstream=http://0.0.0.0:9", "--listen=LOCALHOST:9"], "is where the proxy listens"),
+        (["--upstream=http://a", "--listen=a:80"], "is where the proxy listens"),
+        (["--upstream=http://a:x"], "http://HOST[:PORT], by default port 80"),
         (["--upstream=http://a", f"--listen={'a' * 64}:8079"], "listen"),
         (["--upstream=http://a", "--listen=8079"], "listen: '8079'; accepted is HOST:PORT"),
         (["--upstream=http://a", "--name="], "name"),
@@ -303,6 +361,9 @@ def test_a_client_that_does_not_read_the_rest_of_an_answer_keeps_its_place(
             unsent.append(queued(proxy.port, ports[-1]))
         peer.reset()
 
+    def has_reset(number: int) -> bool:
+        return len(server.peers) > number and server.peers[number].done
+
     server.script = script
     with ProxyProcess(tmp_path, server.port, engine="toy", connections=2) as proxy:
         clients = []
@@ -313,9 +374,7 @@ def test_a_client_that_does_not_read_the_rest_of_an_answer_keeps_its_place(
             ports.append(channel.getsockname()[1])
             clients.append(Peer(channel))
             clients[-1].send(request("/big"))
-            until(
-                lambda number=number: len(server.peers) > number and server.peers[number].done, 60
-            )
+            until(partial(has_reset, number), 60)
         assert refused(proxy)
         for client in clients:
             client.reset()

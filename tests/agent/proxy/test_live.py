@@ -78,7 +78,8 @@ def test_turns_of_a_real_server(llama: tuple[int, int], tmp_path: Path) -> None:
             one.join(60)
         # The agent dies in the middle of a turn, and another one comes.
         leaves = dial(proxy.port)
-        leaves.send(request(CHAT, body("count", stream=True, max_tokens=3000)))
+        endless = body("count", stream=True, max_tokens=3000, ignore_eos=True)
+        leaves.send(request(CHAT, endless))
         leaves.hear(b'"content":"')
         agent.kill()
         time.sleep(0.3)

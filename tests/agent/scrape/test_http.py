@@ -91,6 +91,15 @@ def test_ipv6_is_asked_too() -> None:
         assert f"Host: [::1]:{server.port}".encode() in server.heads[0]
 
 
+def test_a_fault_names_the_request_with_its_prefix_and_not_at_any_length(
+    server: ScrapeServer,
+) -> None:
+    fault = fault_of(get(server.port, "/metrics", prefix="/v1"))
+    assert fault == Fault("unsupported", "GET /v1/metrics: status 404")
+    fault = fault_of(get(server.port, prefix="/a" * 1000))
+    assert fault is not None and len(fault.word) < 200  # it goes into an event
+
+
 def test_nobody_listening_is_absent() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
@@ -108,7 +117,7 @@ def test_an_answer_that_stays_out_ends_at_the_deadline(server: ScrapeServer, beg
 
     server.answers["/x"] = hang
     began = time.monotonic()
-    assert get(server.port, seconds=0.4) == Fault("transient", "no answer in time")
+    assert get(server.port, seconds=0.4) == Fault("transient", "GET /x: no answer in time")
     assert time.monotonic() - began < 3
 
 
@@ -121,7 +130,7 @@ def test_a_server_that_takes_no_connection_ends_at_the_deadline() -> None:
         for one in waiting:
             one.setblocking(False)
             one.connect_ex((LOOPBACK, port))
-        assert get(port, seconds=0.4) == Fault("transient", "no answer in time")
+        assert get(port, seconds=0.4) == Fault("transient", "GET /x: no answer in time")
         for one in waiting:
             one.close()
 
@@ -130,7 +139,7 @@ def test_a_server_that_takes_no_connection_ends_at_the_deadline() -> None:
     "raw", [b"", b"HTTP/1.1 200 OK\r\nConte", answer("hello")[:-1], chunked(b"hello")[:-9]]
 )
 def test_half_an_answer_is_cut_short(server: ScrapeServer, raw: bytes) -> None:
-    assert reply(server, raw) == Fault("transient", "cut short")
+    assert reply(server, raw) == Fault("transient", "GET /x: cut short")
 
 
 def test_a_reset_is_transient(server: ScrapeServer) -> None:
@@ -188,7 +197,7 @@ def test_an_endless_answer_ends_at_its_bound(server: ScrapeServer, head: bytes) 
     ],
 )
 def test_what_breaks_the_rules_is_implausible(server: ScrapeServer, raw: bytes, word: str) -> None:
-    assert reply(server, raw) == Fault("implausible", word)
+    assert reply(server, raw) == Fault("implausible", f"GET /x: {word}")
 
 
 @pytest.mark.parametrize(
@@ -208,4 +217,5 @@ def test_a_status_says_why_there_is_nothing(server: ScrapeServer, status: str, r
     elsewhere = f"Location: http://127.0.0.1:{server.port}/other"
     fault = fault_of(reply(server, answer("", status, elsewhere)))
     assert fault is not None and fault.reason == reason
+    assert fault.word.startswith(f"GET /x: status {status[:3]}")
     assert server.asked == ["/x"]  # a redirection is not followed

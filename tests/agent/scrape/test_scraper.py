@@ -416,7 +416,7 @@ def test_a_server_that_says_nothing_has_unknown_values_and_is_told_of_once(
     assert sample.unknown is not None
     assert set(sample.unknown.values()) == {"transient"}
     data = {"server": f"127.0.0.1:{server.port}", "reason": "transient"}
-    assert core.told == [("scrape_failed", {**data, "fault": "no answer in time"})]
+    assert core.told == [("scrape_failed", {**data, "fault": "GET /metrics: no answer in time"})]
     server.answers["/metrics"] = metrics(running=2)
     core.round()
     key = f"server_running_requests:127.0.0.1:{server.port}"
@@ -515,6 +515,25 @@ def test_a_server_without_metrics_is_known_by_its_props(
     assert sample.values["server_kv_used_share" + label] == (0.5, 0.5, 0.5)
     assert sample.unknown is not None
     assert sample.unknown["server_output_tokens" + label] == "unsupported"
+
+
+@pytest.mark.parametrize("status", ["501 Not Implemented", "404 Not Found"])
+def test_a_llama_server_without_metrics_is_one_warning_that_says_what_to_do(
+    scripted: Callable[..., ScrapeServer],
+    rig: Callable[..., Rig],
+    unseen: dict[str, Path],
+    caplog: pytest.LogCaptureFixture,
+    status: str,
+) -> None:
+    server = scripted(metrics=answer("", status))
+    core = rig(server.url, **unseen)
+    for _ in range(3):
+        core.round()
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert warnings == [
+        f"llama-server answers /metrics with {status[:3]}: start it with --metrics; only /slots is "
+        "read"
+    ]
 
 
 @pytest.mark.parametrize(

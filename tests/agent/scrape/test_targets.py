@@ -53,6 +53,13 @@ def test_anything_else_is_refused_with_what_is_accepted(text: str) -> None:
         targets(text)
 
 
+@pytest.mark.parametrize("end", ["/metrics", "/metrics/", "/v1/metrics"])
+def test_a_url_of_the_metrics_themselves_is_refused_with_what_is_accepted(end: str) -> None:
+    with pytest.raises(SettingsError, match=r"the agent adds /metrics itself; accepted.*PREFIX"):
+        targets(f"http://127.0.0.1:8080{end}")
+    assert targets("http://127.0.0.1:8080/my.metrics")[0].prefix == "/my.metrics"
+
+
 def test_a_key_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-123\n")

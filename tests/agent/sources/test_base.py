@@ -10,6 +10,7 @@ from support.devices import FakeKernel, recorded
 
 from decodewatch.agent import sources
 from decodewatch.agent.sources import MEASUREMENTS, REGISTRY, open_sources
+from decodewatch.agent.sources.kit import files
 from decodewatch.agent.sources.kit.base import (
     REASONS,
     Measurement,
@@ -128,8 +129,34 @@ def test_a_lasting_error_is_said_once(kernel: FakeKernel, caplog: pytest.LogCapt
         file.read()
         kernel.now += REPROBE_S
     assert [record.getMessage() for record in caplog.records] == [
-        f"file not readable path={kernel.root}/sys/value errno=EACCES reason=denied retry_s=600"
+        f"file not readable errno=EACCES reason=denied retry_s=600 path={kernel.root}/sys/value"
     ]
+
+
+def test_what_several_sources_may_not_read_is_said_once_in_a_process(
+    kernel: FakeKernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    kernel.faults["/sys/value"] = kernel.faults["/sys/class"] = errno.EACCES
+    for _ in range(3):
+        assert polled(kernel).read() == "denied"
+        assert folder(kernel).look() == "denied"
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+
+
+def test_what_a_device_does_not_have_is_for_developers(
+    kernel: FakeKernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    kernel.faults["/sys/value"] = kernel.faults["/sys/class"] = errno.ENOENT
+    assert polled(kernel).read() == folder(kernel).look() == "absent"
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG"]
+
+
+def test_paths_without_end_are_not_all_remembered(kernel: FakeKernel) -> None:
+    for number in range(2000):
+        PolledFile(kernel.root / f"proc/{number}", kernel).read()
+    assert len(files._said) <= 512
 
 
 def test_a_passing_error_is_not_said(kernel: FakeKernel, caplog: pytest.LogCaptureFixture) -> None:

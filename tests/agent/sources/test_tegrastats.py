@@ -675,8 +675,16 @@ def test_the_command_prints_one_object_a_record(tmp_path: Path) -> None:
     name = "agx_thor_l4t39.2_jp7.2.txt"
     done = command("--tegrastats", str(LOGS / name), "--json")
     assert done.returncode == 0, done.stderr
-    printed = [json.loads(line)["measurements"] for line in done.stdout.splitlines()]
+    documents = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = [one["measurements"] for one in documents]
     assert len(printed) == 4
+    assert [one["record"] for one in documents] == [1, 2, 3, 4]
+    assert [one["time"] for one in documents] == [
+        "07-23-2026 15:29:26",
+        "07-23-2026 15:29:27",
+        "08-08-2026 21:00:39",
+        "08-08-2026 20:58:23",
+    ]
     for measurements, record in zip(printed, log(name), strict=True):
         assert {
             one["name"]: one["reason"] if one["value"] is None else one["value"]
@@ -690,6 +698,29 @@ def test_the_command_prints_for_people() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("dram_busy_share") == 3
     assert re.search(r"dram_busy_share +61 %", done.stdout)
+    blocks = done.stdout.rstrip("\n").split("\n\n")
+    assert all(blocks) and not any(block.startswith("\n") for block in blocks)
+    assert [block.splitlines()[0] for block in blocks] == [
+        "record 1, 09-21-2025 15:38:17",
+        "record 2, 10-08-2026 04:38:21",
+        "record 3, 10-08-2026 04:35:02",
+    ]
+
+
+def test_a_record_that_shows_nothing_is_a_block_too(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("RAM 9/1MB\nCPU [5%@100]\n")
+    done = command("--tegrastats", str(tmp_path / "log"))
+    heads = [block.splitlines()[0] for block in done.stdout.split("\n\n") if block]
+    assert heads == ["record 1", "record 2"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_file_without_a_record_is_no_log(tmp_path: Path, flags: list[str]) -> None:
+    file = tmp_path / "README.md"
+    file.write_text("# A project\n\nNothing of a Jetson.\n")
+    done = command("--tegrastats", str(file), *flags)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"decodewatch agent: no tegrastats record in {file}\n"
 
 
 def test_the_command_refuses_a_log_that_is_not_there(tmp_path: Path) -> None:

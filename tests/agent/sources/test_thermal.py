@@ -195,7 +195,7 @@ def test_a_zone_never_shows_the_value_of_the_one_that_took_its_number(kernel: Fa
 def test_a_zone_that_vanishes_and_returns(
     kernel: FakeKernel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     zone(kernel, 0, "cpu-thermal", 40000)
     zone(kernel, 3, "iwlwifi_1", 45000)
     source = Thermal(kernel.root, kernel)

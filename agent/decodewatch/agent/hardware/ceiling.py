@@ -4,7 +4,7 @@ The specification's is bus bytes x 2 x memory clock, at the highest clock that t
 where that can be read; else at the clock of the device's row in the table. What was measured takes
 its place where it was measured in the present power mode, but for boards whose CPU cannot fill the
 bus (`loaded_by`): there it says what the CPU can do, and a model that decodes on the GPU reads
-faster.
+faster. A measurement that other programs disturbed is a lower bound, and no ceiling.
 """
 
 from collections.abc import Sequence
@@ -43,13 +43,13 @@ class Ceiling:
     origin: From | None
     specification: Specification
     measured: Measurement | None
-    """The newest measurement, also where it is not the ceiling."""
+    """The one that is the ceiling, else the newest."""
 
 
 def specification(row: KnownDevice | None, clocks: Clocks) -> Specification:
     """The peak of a device at its present limit of the memory clock."""
     if row is None:
-        return Specification(None, "no row for this device")
+        return Specification(None, "not in the table of known devices")
     if clocks.highest is not None and row.is_slower_than(clocks.highest):
         return Specification(
             None,
@@ -80,8 +80,9 @@ def ceiling(
     fits = [one for one in measurements if one.holds_for(power_mode, clocks.allowed)]
     measured = next(iter(fits or measurements), None)
     by_cpu_alone = row is not None and row.loaded_by == "gpu" and spec.bytes_per_second is not None
-    if fits and not by_cpu_alone:
-        return Ceiling(fits[0].read_bytes_per_second, "measured", spec, measured)
+    full = next((one for one in fits if not one.disturbed), None)
+    if full is not None and not by_cpu_alone:
+        return Ceiling(full.read_bytes_per_second, "measured", spec, full)
     if spec.bytes_per_second is not None:
         return Ceiling(spec.bytes_per_second, "specification", spec, measured)
     return Ceiling(None, None, spec, measured)

@@ -1,6 +1,7 @@
 """`decodewatch agent bandwidth`: measures the memory, keeps it, and says what that means."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,6 @@ from decodewatch.shared.clock import wall_us
 USUAL_S: Final = 5.0
 _LOW: Final = 0.6  # of the specification; reads of one kind after the other reach more
 _TOO_MUCH: Final = 1.05
-_UNDISTURBED: Final = 0.9
 
 
 def run(folder: Path, seconds: float, threads: int | None, *, as_json: bool) -> int:
@@ -33,19 +33,37 @@ def run(folder: Path, seconds: float, threads: int | None, *, as_json: bool) -> 
         memory_bytes=device.memory_bytes,
         power_mode=mode,
         dram_max_hertz=limits.allowed,
+        running_share=round(measured.read.running, 3),
     )
     result = ceiling.ceiling(device.row, limits, mode, [kept])
-    # Fewer threads than cores are a trial: the ceiling is that of all of them.
-    file = measurements.store(folder, kept) if threads is None else None
+    why_not: str | None = None
+    if threads is not None:
+        # Fewer threads than cores are a trial: the ceiling is that of all of them.
+        why_not = "--threads makes it a trial"
+    elif (better := measurements.store(folder, kept)) is not None:
+        why_not = _better(better)
+    file = None if why_not is not None else folder / measurements.FILE
     if as_json:
-        print(json.dumps(_fields(device, measured, kept, result, file)))
+        print(json.dumps(_fields(device, measured, kept, result, file, why_not)))
     else:
-        print("\n".join(_lines(device, measured, kept, result, file)))
+        print("\n".join(_lines(device, measured, kept, result, file, why_not)))
     return 0
 
 
+def _better(known: Measurement) -> str:
+    """Why a disturbed measurement is not kept."""
+    day = time.strftime("%Y-%m-%d", time.gmtime(known.at // 1_000_000))
+    how = "also disturbed" if known.disturbed else "undisturbed"
+    return f"{_gb(known.read_bytes_per_second)} were measured in this power mode on {day}, {how}"
+
+
 def _fields(
-    device: Board, measured: Measured, kept: Measurement, result: Ceiling, file: Path | None
+    device: Board,
+    measured: Measured,
+    kept: Measurement,
+    result: Ceiling,
+    file: Path | None,
+    why_not: str | None,
 ) -> dict[str, Any]:
     spec, row = result.specification, device.row
     return {
@@ -60,19 +78,25 @@ def _fields(
         "read_with": measured.read.routine,
         "copy_bytes_per_second": round(measured.copy.bytes_per_second),
         "copy_threads": measured.copy.threads,
-        "cpu_running_share": round(measured.read.running, 3),
+        "cpu_running_share": kept.running_share,
         "read_share_of_spec": _share(measured, result),
         "ceiling_bytes_per_second": round(result.bytes_per_second or 0) or None,
         "ceiling_from": result.origin,
         "buffer_bytes": measured.buffer_bytes,
         "seconds": round(measured.seconds, 3),
         "kept_in": None if file is None else str(file),
-        "meaning": meaning(device, measured, result),
+        "not_kept": why_not,
+        "meaning": meaning(device, measured, kept, result),
     }
 
 
 def _lines(
-    device: Board, measured: Measured, kept: Measurement, result: Ceiling, file: Path | None
+    device: Board,
+    measured: Measured,
+    kept: Measurement,
+    result: Ceiling,
+    file: Path | None,
+    why_not: str | None,
 ) -> list[str]:
     spec, row = result.specification, device.row
     name = device.model or device.cpu or "this device"
@@ -93,22 +117,20 @@ def _lines(
         f"ratio          {ratio}",
         f"power mode     {kept.power_mode or 'unknown'}",
         f"buffer         {measured.buffer_bytes >> 20} MiB, {measured.seconds:.1f} s",
-        f"kept in        {file or 'nowhere: --threads makes it a trial'}",
-        meaning(device, measured, result),
+        f"not kept: {why_not}" if file is None else f"kept in        {file}",
+        meaning(device, measured, kept, result),
     ]
 
 
-def meaning(device: Board, measured: Measured, result: Ceiling) -> str:
+def meaning(device: Board, measured: Measured, kept: Measurement, result: Ceiling) -> str:
     """What the figures mean, in one line."""
-    said = _compared(device, measured, result)
-    if measured.read.running < _UNDISTURBED:
-        said += " Other programs used the CPU meanwhile: measure again while the device is idle."
-    return said
-
-
-def _compared(device: Board, measured: Measured, result: Ceiling) -> str:
     share = _share(measured, result)
     rate = _gb(measured.read.bytes_per_second)
+    if kept.disturbed:
+        return (
+            f"At least {rate}; other programs used the CPU, so this is no ceiling. Measure again "
+            "while the device is idle."
+        )
     if share is None:
         return f"The ceiling is {rate}, as measured: decoding cannot read its weights faster."
     if result.origin == "specification":

@@ -1,7 +1,8 @@
 """The bandwidth that was measured on this device: a small file in the state folder.
 
-It holds the newest measurement of each power mode, with what it was made on. `decodewatch agent
-bandwidth` writes it, perhaps as another user than the agent, which reads it.
+It holds the newest measurement of each power mode and cap, with what it was made on; one that other
+programs disturbed only where there is none better. `decodewatch agent bandwidth` writes it, perhaps
+as another user than the agent, which reads it.
 """
 
 import json
@@ -24,6 +25,8 @@ _LIMIT: Final = 64 * 1024
 _LONGEST: Final = 128
 _MOST_RATE: Final = 1e14  # a thousand times what any device reads
 _NEAR: Final = 0.05
+_UNDISTURBED: Final = 0.9
+_MOST_RUNNING: Final = 2.0  # two clocks do not end at the same moment: it may be a little above 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,20 @@ class Measurement:
     memory_bytes: int | None
     power_mode: str | None
     dram_max_hertz: float | None
+    running_share: float
+    """The share of the time in which the threads that read ran, not other programs."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs had so much of the CPU that the memory can do more than this."""
+        return self.running_share < _UNDISTURBED
+
+    def better_than(self, other: "Measurement") -> bool:
+        """Whether it says more of what the memory can do than one of the same mode and cap that is
+        not older."""
+        if not other.disturbed:
+            return False
+        return not self.disturbed or self.read_bytes_per_second > other.read_bytes_per_second
 
     def is_of(self, model: str | None, memory_bytes: int | None) -> bool:
         """Whether it was made on a device like this one: a cloned image brings the file along."""
@@ -82,12 +99,14 @@ def _read(value: Any) -> Measurement:
     names = [item.name for item in fields(Measurement)]
     if not isinstance(value, Mapping) or not set(names) <= set(value):
         raise ValueError(f"{shown(value)}; accepted is an object with {', '.join(names)}")
-    at, read, copy, threads, model, memory, mode, clock = (value[name] for name in names)
+    at, read, copy, threads, model, memory, mode, clock, ran = (value[name] for name in names)
     numbers = [read, copy, *(one for one in (memory, clock) if one is not None)]
     if not all(type(one) in (int, float) and 0 < one < _MOST_RATE for one in numbers):
         raise ValueError(f"{shown(numbers)}; accepted are numbers above 0")
     if type(at) is not int or not 0 <= at <= MAX_TIME_US or type(threads) is not int:
         raise ValueError(f"at {shown(at)}, threads {shown(threads)}; accepted are whole numbers")
+    if type(ran) not in (int, float) or not 0 <= ran < _MOST_RUNNING:
+        raise ValueError(f"running_share {shown(ran)}; accepted is a share")
     if not 0 < threads < 1 << 20:
         raise ValueError(f"threads {shown(threads)}; accepted is a number above 0")
     for word in (model, mode):
@@ -96,20 +115,27 @@ def _read(value: Any) -> Measurement:
         ):
             raise ValueError(f"{shown(word)}; accepted is text that can be printed")
     memory = None if memory is None else int(memory)
-    return Measurement(at, float(read), float(copy), threads, model, memory, mode, clock)
+    return Measurement(
+        at, float(read), float(copy), threads, model, memory, mode, clock, float(ran)
+    )
 
 
-def store(folder: Path, new: Measurement) -> Path:
-    """Keep a measurement in place of that of the same power mode. Raises AgentError."""
+def store(folder: Path, new: Measurement) -> Measurement | None:
+    """Keep a measurement in place of that of the same power mode and cap. Raises AgentError.
+
+    Where that one is better it stays, and is returned.
+    """
     file = folder / FILE
     with state_files.alone(folder):
-        kept = [new] + [
-            one
-            for one in load(folder)
-            if one.is_of(new.model, new.memory_bytes)
-            and (one.power_mode, one.dram_max_hertz) != (new.power_mode, new.dram_max_hertz)
-        ]
+        kept = [new]
+        for one in load(folder):
+            if not one.is_of(new.model, new.memory_bytes):
+                continue
+            if (one.power_mode, one.dram_max_hertz) != (new.power_mode, new.dram_max_hertz):
+                kept.append(one)
+            elif one.better_than(new):
+                return one
         document = {"measurements": [asdict(one) for one in kept[:_MOST]]}
         # Readable by all: the agent may be another user than who measured.
         state_files.replace(file, f"{json.dumps(document, indent=1)}\n".encode(), 0o644)
-    return file
+    return None

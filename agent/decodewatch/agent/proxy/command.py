@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import signal
+import socket
 import ssl
 import sys
+from pathlib import Path
 from typing import Final
 
 from decodewatch.agent.errors import AgentError
@@ -15,6 +17,7 @@ from decodewatch.agent.proxy.tunnel import ClientSide, Tunnel
 from decodewatch.agent.proxy.turns import Turns
 from decodewatch.agent.wrapper.link import LINK, Link
 from decodewatch.agent.wrapper.monitor import DecodeMonitor
+from decodewatch.agent.wrapper.paths import distrust, socket_path
 from decodewatch.shared import logs
 from decodewatch.shared.errors import SettingsError
 from decodewatch.shared.lifecycle import notify
@@ -79,10 +82,10 @@ class Proxy:
         if not self._tunnels:
             self._none_left.set()
 
-    async def connect(self, side: asyncio.Protocol) -> None:
+    async def connect(self, side: asyncio.Protocol) -> asyncio.Transport:
         """Connect to the server. Raises OSError and asyncio.TimeoutError."""
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(
+        transport, _ = await asyncio.wait_for(
             loop.create_connection(
                 lambda: side,
                 self._upstream.host,
@@ -92,6 +95,7 @@ class Proxy:
             ),
             self._settings.connect_timeout_s,
         )
+        return transport
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises AgentError where it cannot listen."""
@@ -110,10 +114,30 @@ class Proxy:
         bound = listener.sockets[0].getsockname()
         log.info("proxy runs", listen=f"{bound[0]}:{bound[1]}", upstream=self._upstream.url)
         notify("READY=1")
+        self._look_for_agent()
+        looking = loop.create_task(self._look_for_upstream())
         await stop.wait()
         notify("STOPPING=1")
+        looking.cancel()
         listener.close()
         await self._shut_down()
+
+    def _look_for_agent(self) -> None:
+        path = self._settings.socket or socket_path()
+        reason = distrust(path) or _not_listening(path)
+        if reason is not None:
+            log.warning(f"no agent at {path} yet", reason=reason)
+
+    async def _look_for_upstream(self) -> None:
+        if self._server.found:
+            return  # its socket was seen: a connection more would tell nothing
+        try:
+            transport = await self.connect(asyncio.Protocol())
+        except (OSError, asyncio.TimeoutError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            log.warning("upstream not reached yet", upstream=self._upstream.url, reason=reason)
+        else:
+            transport.abort()
 
     async def _shut_down(self) -> None:
         self.stopping = True
@@ -161,6 +185,19 @@ async def _serve(settings: ProxySettings) -> None:
     gc.collect()
     gc.freeze()
     await proxy.run(stop)
+
+
+def _not_listening(path: Path) -> str | None:
+    """Why nobody can be told anything at `path` now; None where somebody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.setblocking(False)
+        try:
+            one.connect(str(path))
+        except BlockingIOError:
+            return None  # who listens is busy
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
 
 
 def _context(settings: ProxySettings, upstream: Upstream) -> ssl.SSLContext | None:

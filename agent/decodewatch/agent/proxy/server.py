@@ -19,6 +19,9 @@ log = logs.get(__name__)
 
 LLAMA: Final = "llama.cpp"
 UNKNOWN: Final = "unknown"
+_NAMES: Final = {LLAMA: "llama-server"}
+"""What scraping calls the runtime, so that one that is both scraped and proxied keeps its name."""
+_LONGEST_NAME: Final = 64
 READY_S: Final = 2.0
 """The records of turns wait so long at most until it is known whose they are."""
 AGAIN_S: Final = 5.0
@@ -35,12 +38,13 @@ class ServerWatch:
         upstream: Upstream,
         tls: ssl.SSLContext | None,
         *,
-        name: str,
+        name: str | None,
         engine: str | None,
         link: Link,
         known: Callable[[], None],
     ) -> None:
-        """`known` is called each time that a look has ended."""
+        """`known` is called each time that a look has ended. Without a `name` the runtime has its
+        engine's, or the upstream's address."""
         self._upstream = upstream
         self._tls = tls
         self._name = name
@@ -58,6 +62,20 @@ class ServerWatch:
     def ready(self) -> bool:
         """Whether no look is under way."""
         return self._look is None
+
+    @property
+    def found(self) -> bool:
+        """Whether the process that listens there is known."""
+        return self._process is not None
+
+    @property
+    def name(self) -> str:
+        """What the runtime is called."""
+        if self._name is not None:
+            return self._name
+        if self.engine != UNKNOWN:
+            return _NAMES.get(self.engine, self.engine)
+        return self._upstream.label[:_LONGEST_NAME]
 
     def check(self) -> None:
         """Look again, where the process has ended, something is not known, or it is long ago."""
@@ -89,7 +107,7 @@ class ServerWatch:
         """The monitor of this life of the server."""
         if self._monitor is None:
             self._monitor = DecodeMonitor(
-                self._name,
+                self.name,
                 engine=self.engine,
                 engine_version=self._version,
                 settings={"upstream": self._upstream.url[:256]},

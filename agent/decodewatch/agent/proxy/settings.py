@@ -11,7 +11,8 @@ from decodewatch.shared.errors import RecordError, SettingsError, shown
 from decodewatch.shared.logs import FORMATS, LEVELS
 from decodewatch.shared.settings import setting
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+# A proxy that listens at any of these is reached at all of them, but for rare set-ups.
+_OWN: Final = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})
 _LISTEN: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:]+)):([0-9]{1,5})")
 
 
@@ -23,11 +24,16 @@ class Upstream(NamedTuple):
     port: int
 
     @property
+    def label(self) -> str:
+        """HOST:PORT."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
     def authority(self) -> str:
         """What Host says of it: without a port that its scheme has anyway."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
         usual = {"http": 80, "https": 443}[self.scheme]
-        return host if self.port == usual else f"{host}:{self.port}"
+        return self.label.removesuffix(f":{usual}")
 
     @property
     def url(self) -> str:
@@ -40,13 +46,19 @@ class ProxySettings:
     """What `decodewatch agent proxy` does."""
 
     upstream: str | None = setting(
-        None, "the inference server: http://HOST:PORT or https://HOST:PORT; must be set"
+        None,
+        "the inference server: http://HOST[:PORT], by default port 80, or https://HOST[:PORT], by "
+        "default 443; must be set",
     )
     listen: str = setting(
         "127.0.0.1:8079",
         "HOST:PORT where clients connect instead; whoever can reach it can use the server",
     )
-    name: str = setting("proxy", "what the dashboard calls the runtime, at most 64 characters")
+    name: str | None = setting(
+        None,
+        "what the dashboard calls the runtime, at most 64 characters; where it is not set, its "
+        "engine (llama-server for llama.cpp), and HOST:PORT of the upstream while that is unknown",
+    )
     engine: str | None = setting(
         None,
         "the server's engine, such as llama.cpp, at most 64 characters; where it is not set, the "
@@ -72,8 +84,8 @@ class ProxySettings:
         """Raise SettingsError for what has the right type and is of no use."""
         upstream = self.upstream_address()
         here = self.listen_address()
-        own = {upstream.host, here[0]}
-        if upstream.port == here[1] and (len(own) == 1 or own <= _LOOPBACK):
+        own = {upstream.host, here[0].lower()}
+        if upstream.port == here[1] and (len(own) == 1 or own <= _OWN):
             raise SettingsError(
                 f"upstream: {shown(self.upstream, 200)} is where the proxy listens; accepted is "
                 "the server's own address"
@@ -89,7 +101,10 @@ class ProxySettings:
 
     def upstream_address(self) -> Upstream:
         """Where the server is. Raises SettingsError."""
-        accepted = "accepted is http://HOST:PORT or https://HOST:PORT, without a path"
+        accepted = (
+            "accepted is http://HOST[:PORT], by default port 80, or https://HOST[:PORT], by "
+            "default 443, without a path"
+        )
         if self.upstream is None:
             raise SettingsError(f"upstream: not set; {accepted}")
         refusal = SettingsError(f"upstream: {shown(self.upstream, 200)}; {accepted}")

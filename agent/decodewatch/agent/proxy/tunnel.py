@@ -49,7 +49,7 @@ class Owner(Protocol):
         """It is gone."""
         ...
 
-    async def connect(self, side: asyncio.Protocol) -> None:
+    async def connect(self, side: asyncio.Protocol) -> object:
         """Connect `side` to the server. Raises OSError and asyncio.TimeoutError."""
         ...
 

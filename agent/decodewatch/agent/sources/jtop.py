@@ -108,7 +108,7 @@ class Jtop:
     """Reads what the helper says, where this is a Jetson that has jetson-stats' service."""
 
     name = "jtop"
-    reads: ClassVar = "jetson-stats, in a helper that runs on"
+    reads: ClassVar = "jetson-stats, in a helper that is kept running"
     platform: ClassVar = "Jetson with jetson-stats"
     permission: ClassVar = "group jtop"
     measurements: ClassVar[tuple[Measurement, ...]] = (

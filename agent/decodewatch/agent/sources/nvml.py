@@ -177,7 +177,7 @@ class Nvml:
     """Reads what the helper says, where NVIDIA's driver is loaded."""
 
     name = "nvml"
-    reads: ClassVar = "NVML, in a helper that runs on"
+    reads: ClassVar = "NVML, in a helper that is kept running"
     platform: ClassVar = "NVIDIA GPU; Jetson from Thor"
     permission: ClassVar = "anyone"
     measurements: ClassVar[tuple[Measurement, ...]] = (

@@ -221,11 +221,27 @@ def parse(content: bytes, *, brief: bool = False) -> list[list[Reading]]:
 
     What a record does not show is unknown, and so is what it shows as 0 for want of permission.
     """
-    return [
-        _readings(found, whole=record.whole, brief=brief)
-        for record in records(content)
-        if (found := tokens(record))
-    ]
+    return [one.readings for one in shown(content, brief=brief)]
+
+
+class Shown(NamedTuple):
+    """What a record shows, and its time as it is written there, if it has one."""
+
+    when: str | None
+    readings: list[Reading]
+
+
+def shown(content: bytes, *, brief: bool = False) -> Iterator[Shown]:
+    """The readings of each record as `parse` has them, with the record's time."""
+    for record in records(content):
+        found = tokens(record)
+        if found:
+            first = found[0]
+            when = None if isinstance(first, bytes) else first["when"]
+            yield Shown(
+                None if when is None else " ".join(when.decode().split()),
+                _readings(found, whole=record.whole, brief=brief),
+            )
 
 
 def _readings(found: list[Token | bytes], *, whole: bool, brief: bool) -> list[Reading]:
@@ -365,7 +381,7 @@ class Tegrastats:
     """Keeps a tegrastats running where it shows how busy the memory is, and reads its lines."""
 
     name = "tegrastats"
-    reads: ClassVar = "tegrastats --interval 1000, a child that runs on"
+    reads: ClassVar = "tegrastats --interval 1000, in a child that is kept running"
     platform: ClassVar = "Jetson"
     permission: ClassVar = "root"
     measurements: ClassVar[tuple[Measurement, ...]] = (

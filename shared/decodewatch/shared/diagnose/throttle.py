@@ -287,7 +287,7 @@ def judge(seen: Seen) -> Verdict:
         reason = _why_unknown(seen, (COOLING, PASSIVE, OC_EVENTS, CPU_EVENTS, FIRMWARE, GPU_LIMIT))
         return Verdict("unknown", "low", _few(around), _UNKNOWN[reason], watched, reason)
     told = ", ".join(watched)
-    sentence = f"Nothing holds the clocks down. Watched: {told}."
+    sentence = f"No sign of throttling in what can be watched: {told}.{_blind(seen, watched)}"
     evidence = {"watched": told, **around}
     return Verdict("none", "high" if sure else "low", _few(evidence), _cut(sentence), watched)
 
@@ -348,7 +348,7 @@ def _under_voltage(seen: Seen, warmth: Heat | None) -> _Cause | None:
         phrases.append(f"OC1 {_times(sagged)}")
     if not phrases:
         return None
-    advice = "Use a stronger supply or a shorter cable, or a lower power mode."
+    advice = _also_hot(warmth) + "Use a stronger supply or a shorter cable, or a lower power mode."
     return _Cause("power", "high", evidence, "The supply voltage is too low", phrases, advice)
 
 
@@ -449,7 +449,7 @@ def _firmware_phrases(seen: Seen, evidence: dict[str, Scalar]) -> Iterable[str]:
     found = _of(seen.levels, FIRMWARE)
     # With a low voltage the firmware sets these because of it.
     sagging = found.get("under_voltage", 0.0) > 0
-    names = ["soft_temp_limit"] if sagging else ["soft_temp_limit", "throttled", "frequency_capped"]
+    names = ["soft_temp_limit"] if sagging else _HEAT_BITS
     bits = [name for name in names if found.get(name, 0.0) > 0]
     if bits:
         evidence["firmware"] = ", ".join(bits)
@@ -476,7 +476,21 @@ def _power_limit(seen: Seen, warmth: Heat | None) -> _Cause | None:
     if not phrases:
         return None
     advice = "Raise the limit where supply and cooling allow it, or expect this speed."
+    advice = _also_hot(warmth) + advice
     return _Cause("power", confidence, evidence, "A power limit is reached", phrases, advice)
+
+
+def _also_hot(warmth: Heat | None) -> str:
+    """A sentence where it is hot besides."""
+    if warmth is None or not warmth.hot:
+        return ""
+    at = f"It is also at {warmth.celsius:.0f} °C"
+    if warmth.passive is None:
+        return f"{at}. "
+    below = round(warmth.passive) - round(warmth.celsius)
+    if not below:
+        return f"{at}, its passive trip point. "
+    return f"{at}, {abs(below)} °C {'below' if below > 0 else 'above'} its passive trip point. "
 
 
 def _policy(seen: Seen, warmth: Heat | None) -> _Cause | None:
@@ -529,8 +543,18 @@ def _unclear(seen: Seen, warmth: Heat | None) -> tuple[str, dict[str, Scalar]] |
 
 # What could have shown throttling.
 
+_COOLING: Final = "cooling devices"
+_TRIPS: Final = "temperatures against trip points"
+_CPU_COUNTERS: Final = "the CPU's throttle counters"
+_GPU_LEVEL: Final = "the GPU's thermal level"
+_GPU_DRIVER: Final = "the GPU's driver"
+_HEAT_SHOWS_IN: Final = frozenset((_COOLING, _TRIPS, _CPU_COUNTERS))
+_GPU_HEAT_SHOWS_IN: Final = frozenset((_GPU_LEVEL, _GPU_DRIVER))
+_HEAT_BITS: Final = ("soft_temp_limit", "throttled", "frequency_capped")
+
 _UNKNOWN: Final[Mapping[Unreadable, str]] = {
-    "absent": "Not known: this machine shows nothing that would say so.",
+    "absent": "Not known: nothing here shows whether clocks are held down: no trip points, "
+    "cooling devices or counters can be read.",
     "denied": "Not known: this user may read nothing that would say so. Give the agent the rights "
     "that the installation guide names.",
     "transient": "Not known now: what would say so could not be read.",
@@ -540,15 +564,15 @@ _UNKNOWN: Final[Mapping[Unreadable, str]] = {
 def _watched(seen: Seen, warmth: Heat | None) -> tuple[tuple[str, ...], bool]:
     """What is readable that throttling would show in, and whether any of it speaks of now."""
     counted = {
-        "the CPU's throttle counters": (CPU_TIME, CPU_EVENTS),
+        _CPU_COUNTERS: (CPU_TIME, CPU_EVENTS),
         "over-current counters": (OC_EVENTS,),
     }
     said = {
-        "cooling devices": bool(_of(seen.levels, COOLING)),
-        "the GPU's thermal level": bool(_of(seen.levels, GPU_LEVEL)),
+        _COOLING: bool(_of(seen.levels, COOLING)),
+        _GPU_LEVEL: bool(_of(seen.levels, GPU_LEVEL)),
         "the firmware": bool(_of(seen.levels, FIRMWARE)),
-        "the GPU's driver": bool(_of(seen.levels, GPU_LIMIT)),
-        "temperatures against trip points": warmth is not None and warmth.passive is not None,
+        _GPU_DRIVER: bool(_of(seen.levels, GPU_LIMIT)),
+        _TRIPS: warmth is not None and warmth.passive is not None,
     }
     found = [name for name, there in said.items() if there]
     sure = bool(found)
@@ -563,6 +587,16 @@ def _watched(seen: Seen, warmth: Heat | None) -> tuple[tuple[str, ...], bool]:
     ):
         found.append("the clock under load")
     return tuple(found), sure
+
+
+def _blind(seen: Seen, watched: Sequence[str]) -> str:
+    """What to say where heat would not show in what is watched."""
+    firmware = _of(seen.levels, FIRMWARE)
+    if not _HEAT_SHOWS_IN.isdisjoint(watched) or any(bit in firmware for bit in _HEAT_BITS):
+        return ""
+    if not _GPU_HEAT_SHOWS_IN.isdisjoint(watched):
+        return " Heat of the CPU would not show here."
+    return " Heat would not show here."
 
 
 def _why_unknown(seen: Seen, names: Iterable[str]) -> Unreadable:

@@ -34,6 +34,23 @@ _FILE_STAYS_GOOD: Final = frozenset(
 )
 
 
+_MOST_SAID: Final = 512
+_said: set[tuple[str, str]] = set()
+
+
+def _say(path: str, reason: Reason | None, text: str) -> None:
+    """Log something of a path once in a process, however many sources look at it.
+
+    That something is absent is for developers: most devices lack most of what can be read.
+    """
+    if (path, text) in _said:
+        return
+    if len(_said) >= _MOST_SAID:
+        _said.clear()  # of processes that come and go; at worst something is said again
+    _said.add((path, text))
+    log.log(logging.DEBUG if reason == "absent" else logging.INFO, "%s path=%s", text, path)
+
+
 class PolledFile:
     """A small file of /proc or /sys, read again and again through one descriptor.
 
@@ -41,14 +58,13 @@ class PolledFile:
     that is absent, denied or unsupported is asked again after `REPROBE_S`, and said so once.
     """
 
-    __slots__ = ("_failure", "_fd", "_kernel", "_path", "_retry_at", "_said")
+    __slots__ = ("_failure", "_fd", "_kernel", "_path", "_retry_at")
 
     def __init__(self, path: Path, kernel: Kernel = KERNEL) -> None:
         self._path = str(path)
         self._kernel = kernel
         self._fd: int | None = None
         self._failure: Reason | None = None
-        self._said: Reason | None = None
         self._retry_at = 0.0
 
     def read(self) -> bytes | Reason:
@@ -67,7 +83,7 @@ class PolledFile:
                     content += chunk
         except OSError as error:
             return self._failed(error)
-        self._failure = self._said = None
+        self._failure = None
         return content
 
     def retry_if_absent(self) -> None:
@@ -91,15 +107,9 @@ class PolledFile:
             self.close()
         if reason == "transient":
             return reason
-        if reason != self._said and error.errno != errno.ESRCH:  # an ended process is no news
-            self._said = reason
-            log.info(
-                "file not readable path=%s errno=%s reason=%s retry_s=%.0f",
-                self._path,
-                errno_name(error),
-                reason,
-                REPROBE_S,
-            )
+        if error.errno != errno.ESRCH:  # an ended process is no news
+            told = f"errno={errno_name(error)} reason={reason} retry_s={REPROBE_S:.0f}"
+            _say(self._path, reason, f"file not readable {told}")
         self._failure = reason
         self._retry_at = self._kernel.monotonic() + REPROBE_S
         return reason
@@ -129,7 +139,6 @@ class PolledFolder:
         self._kernel = kernel
         self._listed_at = float("-inf")
         self._due_at = float("-inf")
-        self._said: str | None = None
 
     def look(self) -> list[str] | Reason | None:
         """The members in the order of their numbers or names, or why they cannot be listed.
@@ -145,7 +154,8 @@ class PolledFolder:
         except OSError as error:
             reason = reason_of(error)
             self._due_at = now + (RELIST_S if reason == "transient" else REPROBE_S)
-            self._say(f"folder not readable errno={errno_name(error)} reason={reason}")
+            told = f"folder not readable errno={errno_name(error)} reason={reason}"
+            _say(self._path, reason, told)
             return reason
         self._due_at = now + RELIST_S
         start = len(self._prefix)
@@ -159,19 +169,13 @@ class PolledFolder:
             members.sort()
         left_out = len(members) - self._most
         if left_out > 0:
-            self._say(f"folder has too many members most={self._most} left_out={left_out}")
-            return members[: self._most]
-        self._said = None
-        return members
+            told = f"folder has too many members most={self._most} left_out={left_out}"
+            _say(self._path, None, told)
+        return members[: self._most]
 
     def look_again(self) -> None:
         """A member vanished: list at the next `look`, but no sooner than `RELIST_SOON_S`."""
         self._due_at = min(self._due_at, self._listed_at + RELIST_SOON_S)
-
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            log.info("%s path=%s", text, self._path)
-            self._said = text
 
 
 def read_once(path: Path, limit: int, kernel: Kernel = KERNEL) -> bytes | Reason:
