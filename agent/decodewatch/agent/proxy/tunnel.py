@@ -71,8 +71,13 @@ class Tunnel:
         self._closed = False
         self._tls = False
         client.set_write_buffer_limits(HIGH_WATER)
-        client.pause_reading()
+        # Not at once: Python 3.10 begins to read after this, paused or not.
+        self._loop.call_soon(self._wait_for_upstream)
         self._connecting: asyncio.Task[None] | None = self._loop.create_task(self._connect())
+
+    def _wait_for_upstream(self) -> None:
+        if self.upstream is None and not self.client.is_closing():
+            self.client.pause_reading()
 
     async def _connect(self) -> None:
         try:
