@@ -52,8 +52,11 @@ class _Lines:
             content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *whole, rest = content.split(b"\n")
         for part in whole:
-            self._add(part)
-            yield self.last()
+            if self._rest or self._too_long or len(part) > MOST_BYTES:
+                self._add(part)
+                yield self.last()
+            else:
+                yield part  # as nearly always: nothing of the line came before
         self._add(rest)
 
     def last(self) -> bytes | None:
@@ -92,7 +95,7 @@ class Sse:
             if self._first:
                 self._first = False
                 line = line.removeprefix(_BOM)
-            if not line:
+            if not line and (self._data or self._skips):
                 data = bytes(self._data).removesuffix(b"\n")
                 self._data.clear()
                 skips, self._skips = self._skips, False

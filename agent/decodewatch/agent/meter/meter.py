@@ -19,7 +19,7 @@ ESTIMATE: Final = "chunks (estimate)"
 MOST_CHUNKS: Final = 1 << 17
 """Chunks of which times are kept, 16 bytes each; of later ones only the sums are."""
 
-_PART: Final = 4 << 10  # bytes taken in at once
+_PART: Final = 1 << 10  # bytes taken in at once: about 1 ms, of whatever
 _TINY_MS: Final = 0.01  # what servers report where they measured nothing
 _CLOCKS_MS: Final = 5.0  # by which a server's time may exceed the client's, before it is wrong
 _GLUED_MS: Final = 0.5  # a gap below this is of chunks that were held back, and came together
