@@ -21,7 +21,8 @@ from decodewatch.agent.throttle import (
     ThrottleWatch,
     verdict_of,
 )
-from decodewatch.shared.diagnose.throttle import COUNTERS, READ, THROTTLED
+from decodewatch.shared.diagnose.showing import COUNTERS, READ
+from decodewatch.shared.diagnose.throttle import THROTTLED
 from decodewatch.shared.records import MAX_DATA, THROTTLE_STATES, Scalar, scalars
 
 SECOND = 1_000_000

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodewatch.shared.diagnose import throttle
-from decodewatch.shared.diagnose.throttle import Clock, Increase, Lowered, Seen, judge
+from decodewatch.shared.diagnose import showing, throttle
+from decodewatch.shared.diagnose.showing import Clock, Increase, Lowered, Seen
+from decodewatch.shared.diagnose.throttle import judge
 from decodewatch.shared.records import MAX_DATA, THROTTLE_STATES, scalars
 
 COOL = {"temp_celsius": {"tj-thermal": 55.0}, "temp_passive_celsius": {"tj-thermal": 99.0}}
@@ -157,7 +158,7 @@ def test_a_constant_of_100_degrees_is_no_heat() -> None:
 def test_a_hot_disk_is_no_heat_of_the_chip() -> None:
     """Report 28: Start9Labs/start-technologies#3644, an NVMe at 71 C beside a CPU at 48 C."""
     levels = {"temp_celsius": {"nvme Composite": 71.0, "cpu_thermal": 48.0}}
-    warmth = throttle.heat(levels)
+    warmth = showing.heat(levels)
     assert warmth is not None and (warmth.sensor, warmth.celsius) == ("cpu_thermal", 48.0)
 
 
@@ -166,7 +167,7 @@ def test_a_sensor_is_held_against_its_own_trip_point() -> None:
         "temp_celsius": {"soc-thermal": 70.0, "cpu-thermal": 88.0, "tj": 60.0},
         "temp_passive_celsius": {"soc-thermal": 71.0, "cpu-thermal": 95.0, "skin": 40.0},
     }
-    warmth = throttle.heat(levels)
+    warmth = showing.heat(levels)
     assert warmth is not None and (warmth.sensor, warmth.passive) == ("soc-thermal", 71.0)
     assert warmth.at_trip and warmth.hot
 
@@ -326,7 +327,7 @@ def test_without_anything_that_would_show_it_the_state_is_unknown() -> None:
 
 def test_low_clocks_alone_are_unknown_and_neither_throttling_nor_none() -> None:
     levels = {"cpu_hertz": {"policy0": 1e9}, "cpu_max_hertz": {"policy0": 2e9}}
-    assert judge(Seen(levels=levels, clocks=throttle.clocks(levels))).state == "unknown"
+    assert judge(Seen(levels=levels, clocks=showing.clocks(levels))).state == "unknown"
 
 
 def test_a_cpu_that_runs_at_all_that_it_can_is_held_by_nothing() -> None:
@@ -336,7 +337,7 @@ def test_a_cpu_that_runs_at_all_that_it_can_is_held_by_nothing() -> None:
         "cpu_hw_max_hertz": {"policy0": 1.8e9, "policy4": 2e9},
         "cpu_busy_share": {"": 0.9},
     }
-    found = judge(Seen(levels=levels, clocks=throttle.clocks(levels)))
+    found = judge(Seen(levels=levels, clocks=showing.clocks(levels)))
     assert (found.state, found.confidence) == ("none", "low")
 
 
@@ -405,23 +406,23 @@ def test_the_best_policy_tells_the_clock_of_the_cpu() -> None:
         "cpu_max_hertz": {"policy0": 1.8e9, "policy4": 2e9},
         "cpu_busy_share": {"": 0.9},
     }
-    (cpu,) = throttle.clocks(levels)
+    (cpu,) = showing.clocks(levels)
     assert (cpu.hertz, cpu.allowed_hertz, cpu.loaded) == (1.6e9, 2e9, True)
 
 
 def test_an_unreadable_cap_is_that_of_the_hardware_and_never_zero() -> None:
     """Report 33: termux-packages#29844, scaling_max_freq is denied."""
     levels = {"cpu_hertz": {"policy0": 1e9}, "cpu_hw_max_hertz": {"policy0": 2.016e9}}
-    (cpu,) = throttle.clocks(levels)
+    (cpu,) = showing.clocks(levels)
     assert cpu.allowed_hertz == 2.016e9
     caps: list[dict[str, float]] = [{}, {"policy0": 0.0}, {"policy1": 2e9}]
     for cap in caps:
-        assert throttle.clocks({"cpu_hertz": {"policy0": 1e9}, "cpu_max_hertz": cap}) == []
+        assert showing.clocks({"cpu_hertz": {"policy0": 1e9}, "cpu_max_hertz": cap}) == []
 
 
 def test_a_gpu_that_is_switched_off_has_a_clock_of_zero() -> None:
     levels = {"gpu_hertz": {"": 0.0}, "gpu_max_hertz": {"": 1.3e9}, "gpu_busy_share": {"": 0.0}}
-    (gpu,) = throttle.clocks(levels)
+    (gpu,) = showing.clocks(levels)
     assert (gpu.share, gpu.loaded) == (0.0, False)
 
 
@@ -454,7 +455,7 @@ _LABELS = st.sampled_from(
 )  # fmt: skip
 _VALUES = st.floats(-1e12, 1e12, allow_nan=False) | st.integers(-(1 << 62), 1 << 62)
 _LEVELS = st.dictionaries(
-    st.sampled_from(sorted(throttle.READ)), st.dictionaries(_LABELS, _VALUES, max_size=4)
+    st.sampled_from(sorted(showing.READ)), st.dictionaries(_LABELS, _VALUES, max_size=4)
 )
 _SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)  # the boot clock counts microseconds
 _WORDS = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=128)  # see word_of
@@ -480,13 +481,13 @@ _SEEN = st.builds(
     Seen,
     levels=_LEVELS,
     increases=st.dictionaries(
-        st.sampled_from(throttle.COUNTERS),
+        st.sampled_from(showing.COUNTERS),
         st.dictionaries(
             _LABELS, st.none() | st.builds(Increase, st.floats(0, 1e15), _SECONDS), max_size=4
         ),
     ),
     unknown=st.dictionaries(
-        st.sampled_from(sorted(throttle.READ)),
+        st.sampled_from(sorted(showing.READ)),
         st.frozensets(st.sampled_from(["absent", "denied", "transient", "implausible"])),
     ),
     at_rest=st.dictionaries(_LABELS, st.floats(0, 1)),

@@ -12,19 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from decodewatch.agent.sources.kit.base import Measurement, Reading, Value, unknown
-from decodewatch.shared.diagnose import throttle
-from decodewatch.shared.diagnose.throttle import (
-    SETTLE_S,
-    SLOW,
-    THROTTLED,
-    Clock,
-    Heat,
-    Increase,
-    Levels,
-    Lowered,
-    Seen,
-    Verdict,
-)
+from decodewatch.shared.diagnose import showing, throttle
+from decodewatch.shared.diagnose.showing import Clock, Heat, Increase, Levels, Lowered, Seen
+from decodewatch.shared.diagnose.throttle import SETTLE_S, SLOW, THROTTLED, Verdict
 from decodewatch.shared.records import Scalar
 
 SHARE: Final = Measurement(
@@ -225,13 +215,13 @@ class _Recent:
         mode: str | None = None
         for reading in readings:
             name, label, value = reading.measurement.name, reading.label, reading.value
-            if name not in throttle.READ:
+            if name not in showing.READ:
                 continue
             if reading.reason is not None:
                 unknown_now.setdefault(name, set()).add(reading.reason)
             elif value is None:
-                mode = reading.word if name == throttle.POWER_MODE else mode
-            elif name in throttle.COUNTERS:
+                mode = reading.word if name == showing.POWER_MODE else mode
+            elif name in showing.COUNTERS:
                 increases.setdefault(name, {})[label] = self._count(name, label, value, now_us)
             else:
                 levels.setdefault(name, {})[label] = value
@@ -241,12 +231,12 @@ class _Recent:
             unknown={name: frozenset(reasons) for name, reasons in unknown_now.items()},
             at_rest=self._at_rest,
         )
-        warmth = throttle.heat(levels)
+        warmth = showing.heat(levels)
         self._rest(levels, warmth)
         lowered = self._set(seen, warmth, mode, now_us)
         clocks = [
             self._paces.setdefault(clock.domain, _Pace()).see(clock, now_us)
-            for clock in throttle.clocks(levels)
+            for clock in showing.clocks(levels)
         ]
         return replace(seen, clocks=clocks, lowered=lowered)
 
@@ -255,7 +245,7 @@ class _Recent:
         if counter is None:
             if len(self._counters) >= MOST_COUNTERS:
                 return None
-            always = name == throttle.OC_TIME or label == "oc3"
+            always = name == showing.OC_TIME or label == "oc3"
             counter = _Counter(SLOW_COUNTER_S if always else COUNTER_S)
             self._counters[name, label] = counter
         return counter.see(value, now_us)
@@ -264,7 +254,7 @@ class _Recent:
         """Learn the state that cooling devices have while the device is cool."""
         if warmth is None or warmth.hot:
             return
-        for label, state in throttle.cooling(levels).items():
+        for label, state in showing.cooling(levels).items():
             known = self._at_rest.get(label)
             if known is None and len(self._at_rest) >= MOST_AT_REST:
                 self._at_rest.clear()  # of devices that come back under new names; learnt again
@@ -277,23 +267,23 @@ class _Recent:
         celsius = None if warmth is None else warmth.celsius
         values: dict[tuple[str, str], Value | str] = {
             (name, label): value
-            for name in (*throttle.CAPS, throttle.CPU_MIN)
+            for name in (*showing.CAPS, showing.CPU_MIN)
             for label, value in seen.levels.get(name, {}).items()
         }
         if mode is not None:
-            values[throttle.POWER_MODE, ""] = mode
+            values[showing.POWER_MODE, ""] = mode
         for key, value in values.items():
             setting = self._settings.get(key)
             if setting is None:
                 if len(self._settings) < MOST_SETTINGS:
                     self._settings[key] = _Setting(value)
-            elif setting.see(value, hot, celsius, now_us) and key[0] in throttle.CAPS:
+            elif setting.see(value, hot, celsius, now_us) and key[0] in showing.CAPS:
                 # What the clocks reached under other caps says nothing of these.
                 self._paces.clear()
         return self._lowered(seen.levels, now_us)
 
     def _lowered(self, levels: Levels, now_us: int) -> list[Lowered]:
-        by_mode = self._settings.get((throttle.POWER_MODE, ""))
+        by_mode = self._settings.get((showing.POWER_MODE, ""))
         numbers = [one for one in self._settings.values() if one is not by_mode]
         faster = any(one.raised for one in numbers) and not any(one.lowered for one in numbers)
         if by_mode is not None and by_mode.lowered and faster:
@@ -302,7 +292,7 @@ class _Recent:
         found = []
         for (name, label), setting in self._settings.items():
             change = setting.change(f"{name}:{label}" if label else name, now_us)
-            if change is None or (name == throttle.CPU_MIN and not _slower(change, levels, label)):
+            if change is None or (name == showing.CPU_MIN and not _slower(change, levels, label)):
                 continue
             # A mode sets its caps whether it is hot or not.
             found.append(replace(change, hot=False) if changed_mode else change)
@@ -311,12 +301,12 @@ class _Recent:
 
 def _by_heat(seen: Seen, warmth: Heat | None) -> bool | None:
     """Whether heat may be why a setting is lowered now; None where nothing can tell."""
-    if throttle.used(seen):
+    if showing.used(seen):
         return True
     if warmth is not None:
         return warmth.hot
     # That the GPU is not held says nothing of the CPU.
-    return False if seen.levels.get(throttle.COOLING) else None
+    return False if seen.levels.get(showing.COOLING) else None
 
 
 def _slower(change: Lowered, levels: Levels, policy: str) -> bool:

@@ -22,7 +22,7 @@ from decodewatch.agent.sources.thermal import (
     measures_temperature,
     proves_milli,
 )
-from decodewatch.shared.diagnose.throttle import Heat, heat
+from decodewatch.shared.diagnose.showing import Heat, heat
 from decodewatch.shared.sensors import is_junction
 
 FOLDER = "/sys/class/thermal"

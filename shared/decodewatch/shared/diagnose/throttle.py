@@ -26,69 +26,55 @@ ticks, because ticks are not all of one length.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Final, Literal
 
+from decodewatch.shared.diagnose.showing import (
+    ALARM,
+    COOLING,
+    CPU_EVENTS,
+    CPU_HW_MAX,
+    CPU_MAX,
+    CPU_TIME,
+    FIRMWARE,
+    FIRMWARE_BEFORE,
+    GPU_LEVEL,
+    GPU_LIMIT,
+    OC_EVENTS,
+    OC_TIME,
+    PASSIVE,
+    POWER,
+    POWER_LIMIT,
+    WORKING,
+    Clock,
+    Heat,
+    Increase,
+    Levels,
+    Lowered,
+    Seen,
+    busiest,
+    cooling,
+    heat,
+    of,
+    used,
+)
 from decodewatch.shared.records import THROTTLE_STATES, Measured, Scalar
-from decodewatch.shared.sensors import TEMPERATURE, is_junction
+from decodewatch.shared.sensors import TEMPERATURE
 
 Confidence = Literal["high", "low"]
 """high: the hardware, its firmware or the kernel says so itself, or settings were seen to change.
 low: concluded from clocks and temperatures."""
 Unreadable = Literal["absent", "denied", "transient"]
-Levels = Mapping[str, Mapping[str, float]]
-"""Measurement → label ('' where it has none) → value."""
-
 SHARE: Final = "throttled_share"
 """The measurement that the agent makes of its verdicts, one label a state."""
 THROTTLED: Final = tuple(state for state in THROTTLE_STATES if state not in ("none", "unknown"))
 
-PASSIVE: Final = "temp_passive_celsius"
-COOLING: Final = "cooling_share"
-GPU_LEVEL: Final = "gpu_thermal_level"
-OC_EVENTS: Final = "overcurrent_events"
-OC_TIME: Final = "overcurrent_microseconds"
-CPU_EVENTS: Final = "cpu_throttle_events"
-CPU_TIME: Final = "cpu_throttle_microseconds"
-FIRMWARE: Final = "firmware_limit"
-FIRMWARE_BEFORE: Final = "firmware_limit_since_boot"
-GPU_LIMIT: Final = "gpu_limited"
-ALARM: Final = "power_alarm"
-POWER: Final = "power_watts"
-POWER_LIMIT: Final = "power_limit_watts"
-CPU_MAX: Final = "cpu_max_hertz"
-CPU_MIN: Final = "cpu_min_hertz"
-CPU_HW_MAX: Final = "cpu_hw_max_hertz"
-POWER_MODE: Final = "power_mode"
-CAPS: Final = (CPU_MAX, "gpu_max_hertz", "dram_max_hertz", "power_cap_hertz")
-"""What a clock may not exceed."""
-COUNTERS: Final = (OC_EVENTS, OC_TIME, CPU_EVENTS, CPU_TIME)
-READ: Final = frozenset(
-    (
-        TEMPERATURE, PASSIVE, COOLING, GPU_LEVEL, *COUNTERS, FIRMWARE, FIRMWARE_BEFORE, GPU_LIMIT,
-        ALARM, POWER, POWER_LIMIT, *CAPS, CPU_MIN, CPU_HW_MAX, POWER_MODE, "cpu_hertz",
-        "cpu_mean_hertz", "cpu_busy_share", "gpu_hertz", "gpu_busy_share",
-    )
-)  # fmt: skip
-"""Every measurement that a verdict may rest on."""
-
-LOADED: Final = 0.8
-"""Busy for such a share of the time, a governor gives all that is allowed: the kernel's schedutil
-asks for 1.25 times what is used."""
-WORKING: Final = 0.3
-"""Less busy than this, a device has no work that could be held up."""
 SLOW: Final = 0.9
 """Below such a share of what it should be a clock counts as down. Turbo, rounding to steps and
 reading a moment later stay above it."""
 SETTLE_S: Final = 3.0
 """A clock has to be down, and a setting changed, for so long: governors take tenths of a second,
 and programs that set modes write one file after the other."""
-AT_TRIP_C: Final = 1.0
-"""So close below its passive trip point a sensor is at it: sensors lag behind the chip."""
-NEAR_TRIP_C: Final = 10.0
-HOT_C: Final = 70.0
-"""A sensor is hot less than `NEAR_TRIP_C` below its passive trip point, or from `HOT_C` on where
-there is none. Only a cap that falls is judged by it."""
 DUTY: Final = 0.02
 """OC3 holds the clocks where it takes a larger share of the time than this."""
 DUTY_OVER_S: Final = 5.0
@@ -97,89 +83,6 @@ _CAPPED: Final = 0.97
 _AT_LIMIT: Final = 0.97
 _MOST_EVIDENCE: Final = 14
 _LONGEST: Final = 256  # characters that the text of an event may have
-
-
-class Increase(NamedTuple):
-    """By how much a counter grew, and in how many seconds."""
-
-    amount: float
-    seconds: float
-
-
-class Heat(NamedTuple):
-    """The sensor of the chip that is closest to its passive trip point, else the hottest."""
-
-    sensor: str
-    celsius: float
-    passive: float | None
-
-    @property
-    def at_trip(self) -> bool:
-        """Whether it is at its passive trip point."""
-        return self.passive is not None and self.celsius >= self.passive - AT_TRIP_C
-
-    @property
-    def hot(self) -> bool:
-        """Whether heat may be why a cap falls."""
-        if self.passive is None:
-            return self.celsius >= HOT_C
-        return self.celsius >= self.passive - NEAR_TRIP_C
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The clock of the CPU or of a GPU against what is allowed.
-
-    `below_s` says for how long it has been down against that while it was loaded, `fallen_s`
-    against the best share of it that was seen under load.
-    """
-
-    domain: str
-    hertz: float
-    allowed_hertz: float
-    busy: float | None
-    below_s: float = 0.0
-    fallen_s: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """Of what is allowed."""
-        return self.hertz / self.allowed_hertz
-
-    @property
-    def loaded(self) -> bool:
-        """Whether it should run at what is allowed."""
-        return self.busy is not None and self.busy >= LOADED
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A setting that was lowered, or a power mode that was changed, and how warm it was then.
-
-    `hot` is None where no temperature of the chip was known.
-    """
-
-    name: str
-    before: float | str
-    after: float | str
-    ago_s: float
-    hot: bool | None
-    celsius: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a device shows now, and what of the moments before bears on it."""
-
-    levels: Levels = field(default_factory=dict)
-    increases: Mapping[str, Mapping[str, Increase | None]] = field(default_factory=dict)
-    """Of the counters that can be read; None: not known yet."""
-    unknown: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Why measurements are not known."""
-    at_rest: Mapping[str, float] = field(default_factory=dict)
-    """The lowest state of each cooling device while it was cool: phones leave some in use."""
-    clocks: Sequence[Clock] = ()
-    lowered: Sequence[Lowered] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,70 +99,6 @@ class Verdict:
     sentence: str
     watched: tuple[str, ...]
     reason: Unreadable | None = None
-
-
-def heat(levels: Levels) -> Heat | None:
-    """How close the chip is to its trip points; None where no sensor of it is known.
-
-    A sensor without a trip point of its own is held against the lowest one of the others.
-    """
-    trips = {label: trip for label, trip in _of(levels, PASSIVE).items() if is_junction(label)}
-    lowest = min(trips.values(), default=None)
-    found = [
-        Heat(label, celsius, trips.get(label, lowest))
-        for label, celsius in _of(levels, TEMPERATURE).items()
-        if is_junction(label)
-    ]
-    return max(
-        found, key=lambda one: (one.celsius - (one.passive or 0.0), one.sensor), default=None
-    )
-
-
-def cooling(levels: Levels) -> dict[str, float]:
-    """The states of what cools by slowing down: 0 is not in use."""
-    found = dict(_of(levels, COOLING))
-    for label, level in _of(levels, GPU_LEVEL).items():
-        found[f"{GPU_LEVEL}:{label}" if label else GPU_LEVEL] = level
-    return found
-
-
-def used(seen: Seen) -> dict[str, float]:
-    """The cooling devices that are further in use than they are at rest."""
-    return {
-        label: state
-        for label, state in cooling(seen.levels).items()
-        if state > seen.at_rest.get(label, 0.0)
-    }
-
-
-def clocks(levels: Levels) -> list[Clock]:
-    """The CPU's clock, that of the policy which comes closest to what is allowed, and each GPU's.
-
-    Only the best policy tells: the others may have nothing to do.
-    """
-    found = []
-    allowed = {**_of(levels, CPU_HW_MAX), **_of(levels, CPU_MAX)}
-    running = {**_of(levels, "cpu_hertz"), **_of(levels, "cpu_mean_hertz")}
-    cpu = [
-        Clock("cpu", hertz, allowed[label], _of(levels, "cpu_busy_share").get(""))
-        for label, hertz in running.items()
-        if allowed.get(label, 0.0) > 0
-    ]
-    if cpu:
-        found.append(max(cpu, key=lambda one: one.share))
-    most = _of(levels, "gpu_max_hertz")
-    for label, hertz in _of(levels, "gpu_hertz").items():
-        if most.get(label, 0.0) > 0:
-            busy = _of(levels, "gpu_busy_share").get(label)
-            found.append(Clock(f"gpu:{label}" if label else "gpu", hertz, most[label], busy))
-    return found
-
-
-def busiest(levels: Levels) -> float | None:
-    """The busy share of the CPU or of the GPU, the larger one; None where neither is known."""
-    found = [*_of(levels, "gpu_busy_share").values()]
-    cpu = _of(levels, "cpu_busy_share").get("")
-    return max([*found, cpu] if cpu is not None else found, default=None)
 
 
 def judge(seen: Seen) -> Verdict:
@@ -334,11 +173,11 @@ class _Cause:
 def _under_voltage(seen: Seen, warmth: Heat | None) -> _Cause | None:
     evidence: dict[str, Scalar] = {}
     phrases = []
-    if _of(seen.levels, FIRMWARE).get("under_voltage", 0.0) > 0:
+    if of(seen.levels, FIRMWARE).get("under_voltage", 0.0) > 0:
         slowed = [
             name
             for name in ("frequency_capped", "throttled")
-            if _of(seen.levels, FIRMWARE).get(name)
+            if of(seen.levels, FIRMWARE).get(name)
         ]
         evidence["firmware"] = ", ".join(["under_voltage", *slowed])
         phrases.append("the firmware sees it" + (" and slows the CPU" if slowed else ""))
@@ -368,7 +207,7 @@ def _over_current(seen: Seen, warmth: Heat | None) -> _Cause | None:
     fallen = next((one for one in seen.clocks if one.fallen_s >= SETTLE_S), None)
     if fallen is not None:
         ticked = _grown(seen, OC_EVENTS, "oc3")
-        alarms = sorted(label for label, on in _of(seen.levels, ALARM).items() if on > 0)
+        alarms = sorted(label for label, on in of(seen.levels, ALARM).items() if on > 0)
         signs = ([f"OC3 {_times(ticked)}"] if ticked is not None else []) + [
             f"the current of {label} is at its limit" for label in alarms[:1]
         ]
@@ -387,7 +226,7 @@ def _over_current(seen: Seen, warmth: Heat | None) -> _Cause | None:
 def _thermal(seen: Seen, warmth: Heat | None) -> _Cause | None:
     evidence: dict[str, Scalar] = {}
     phrases = [*_cooling_phrases(seen, evidence), *_counted_phrases(seen, evidence)]
-    if _of(seen.levels, GPU_LIMIT).get("thermal", 0.0) > 0:
+    if of(seen.levels, GPU_LIMIT).get("thermal", 0.0) > 0:
         evidence["gpu_limited"] = "thermal"
         phrases.append("the GPU's driver says that heat slows it")
     phrases += _firmware_phrases(seen, evidence)
@@ -446,7 +285,7 @@ def _counted_phrases(seen: Seen, evidence: dict[str, Scalar]) -> Iterable[str]:
 
 
 def _firmware_phrases(seen: Seen, evidence: dict[str, Scalar]) -> Iterable[str]:
-    found = _of(seen.levels, FIRMWARE)
+    found = of(seen.levels, FIRMWARE)
     # With a low voltage the firmware sets these because of it.
     sagging = found.get("under_voltage", 0.0) > 0
     names = ["soft_temp_limit"] if sagging else _HEAT_BITS
@@ -460,14 +299,14 @@ def _power_limit(seen: Seen, warmth: Heat | None) -> _Cause | None:
     evidence: dict[str, Scalar] = {}
     phrases = []
     confidence: Confidence = "low"
-    if _of(seen.levels, GPU_LIMIT).get("power", 0.0) > 0:
+    if of(seen.levels, GPU_LIMIT).get("power", 0.0) > 0:
         confidence = "high"
         evidence["gpu_limited"] = "power"
         phrases.append("the GPU's driver says that it is at its power limit")
     slow = next((c for c in seen.clocks if c.domain == "cpu" and c.below_s >= SETTLE_S), None)
     if slow is not None:
-        for domain, limit in _of(seen.levels, POWER_LIMIT).items():
-            watts = _of(seen.levels, POWER).get(domain)
+        for domain, limit in of(seen.levels, POWER_LIMIT).items():
+            watts = of(seen.levels, POWER).get(domain)
             if watts is not None and 0 < limit * _AT_LIMIT <= watts:
                 evidence.update(power_watts=round(watts, 2), power_limit_watts=round(limit, 2))
                 evidence.update(_clock_evidence(slow))
@@ -528,7 +367,7 @@ def oc3_duty(seen: Seen) -> float | None:
 def _unclear(seen: Seen, warmth: Heat | None) -> tuple[str, dict[str, Scalar]] | None:
     """A cap that fell, or that has been there all along, where neither heat nor what cools can be
     read: on Android a cap is all that an app sees of both."""
-    if warmth is not None or _of(seen.levels, COOLING):
+    if warmth is not None or of(seen.levels, COOLING):
         return None
     changed = next((one for one in _settled(seen) if one.hot is None), None)
     if changed is not None:
@@ -568,10 +407,10 @@ def _watched(seen: Seen, warmth: Heat | None) -> tuple[tuple[str, ...], bool]:
         "over-current counters": (OC_EVENTS,),
     }
     said = {
-        _COOLING: bool(_of(seen.levels, COOLING)),
-        _GPU_LEVEL: bool(_of(seen.levels, GPU_LEVEL)),
-        "the firmware": bool(_of(seen.levels, FIRMWARE)),
-        _GPU_DRIVER: bool(_of(seen.levels, GPU_LIMIT)),
+        _COOLING: bool(of(seen.levels, COOLING)),
+        _GPU_LEVEL: bool(of(seen.levels, GPU_LEVEL)),
+        "the firmware": bool(of(seen.levels, FIRMWARE)),
+        _GPU_DRIVER: bool(of(seen.levels, GPU_LIMIT)),
         _TRIPS: warmth is not None and warmth.passive is not None,
     }
     found = [name for name, there in said.items() if there]
@@ -591,7 +430,7 @@ def _watched(seen: Seen, warmth: Heat | None) -> tuple[tuple[str, ...], bool]:
 
 def _blind(seen: Seen, watched: Sequence[str]) -> str:
     """What to say where heat would not show in what is watched."""
-    firmware = _of(seen.levels, FIRMWARE)
+    firmware = of(seen.levels, FIRMWARE)
     if not _HEAT_SHOWS_IN.isdisjoint(watched) or any(bit in firmware for bit in _HEAT_BITS):
         return ""
     if not _GPU_HEAT_SHOWS_IN.isdisjoint(watched):
@@ -620,20 +459,16 @@ def _around(seen: Seen, warmth: Heat | None) -> dict[str, Scalar]:
     ticked = _grown(seen, OC_EVENTS, "oc3")
     if ticked is not None:
         found["oc3_per_second"] = round(ticked.amount / ticked.seconds, 1)
-    alarms = sorted(label for label, on in _of(seen.levels, ALARM).items() if on > 0)
+    alarms = sorted(label for label, on in of(seen.levels, ALARM).items() if on > 0)
     if alarms:
         found["power_alarm"] = ", ".join(alarms[:4])
-    before = [name for name, on in _of(seen.levels, FIRMWARE_BEFORE).items() if on > 0]
+    before = [name for name, on in of(seen.levels, FIRMWARE_BEFORE).items() if on > 0]
     if before:
         found["since_boot"] = ", ".join(sorted(before)[:4])
     return found
 
 
 # Small helpers.
-
-
-def _of(levels: Levels, name: str) -> Mapping[str, float]:
-    return levels.get(name, {})
 
 
 def _grown(seen: Seen, name: str, label: str) -> Increase | None:
@@ -652,8 +487,8 @@ def _capped(levels: Levels) -> tuple[str, float] | None:
     """The policy whose cap is furthest below what the hardware can, and the share; None: none."""
     found = [
         (label, cap / top)
-        for label, cap in _of(levels, CPU_MAX).items()
-        if (top := _of(levels, CPU_HW_MAX).get(label, 0.0)) > 0 and cap < _CAPPED * top
+        for label, cap in of(levels, CPU_MAX).items()
+        if (top := of(levels, CPU_HW_MAX).get(label, 0.0)) > 0 and cap < _CAPPED * top
     ]
     return min(found, key=lambda one: one[1], default=None)
 
